@@ -1,0 +1,177 @@
+"""Values that events, commands, state and engines share: models, devices, placements, tasks, causes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from events.base import Value
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+ShardStrategy = Literal["auto", "pipeline", "tensor"]
+TaskKind = Literal["chat", "completion"]
+FinishReason = Literal["stop", "length"]
+
+
+class Cause(Value, frozen=True):
+    """Why something failed or was refused: a stable ``code`` for programs, a sentence for people."""
+
+    code: str
+    message: str
+    detail: dict[str, str | int | float] = {}
+
+
+class Device(Value, frozen=True):
+    """One device of a node that can carry a rank, such as ``cpu:0``, ``metal:0`` or ``cuda:3``."""
+
+    device_id: str
+    kind: Literal["cpu", "metal", "cuda", "npu"]
+    name: str
+    memory_bytes: int
+
+
+class EngineReport(Value, frozen=True):
+    """What an engine's self-test found on a node. Only engines with ``ok`` get instances.
+
+    ``dtype`` is the one that the engine computes best in on this machine; ``options`` records choices
+    that change speed or the last bits, such as the BLAS library.
+    """
+
+    engine: str
+    version: str
+    ok: bool
+    detail: str
+    device_ids: list[str]
+    dtype: Dtype
+    options: dict[str, str] = {}
+
+
+class Quantization(Value, frozen=True):
+    """Weight quantization as config.json states it."""
+
+    bits: int
+    group_size: int
+
+
+class ModelCard(Value, frozen=True):
+    """What placement and engines need to know of a model, derived from its config.json."""
+
+    model_id: str
+    model_type: str
+    n_layers: int
+    hidden_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_context: int
+    dtype: Dtype
+    n_params: int
+    weight_bytes: int
+    """Bytes of the weight files; in memory they may take more, see `actors.placement`."""
+    quantization: Quantization | None = None
+    n_experts: int = 0
+    has_chat_template: bool = True
+
+
+class ModelSource(Value, frozen=True):
+    """Where a model's files come from.
+
+    ``directory``: ``location`` is a path on the node. ``hub``: a Hugging Face repository, ``revision`` a
+    commit, branch or tag. ``package``: a distribution on the Python package index that carries a GGUF
+    file, ``revision`` its version and ``digest`` the file's sha256.
+    """
+
+    kind: Literal["directory", "hub", "package"]
+    location: str
+    revision: str = ""
+    digest: str = ""
+
+
+class PlacementSettings(Value, frozen=True):
+    """What the user wants of a placement. Empty strings and zeros mean: choose for me."""
+
+    shard_strategy: ShardStrategy = "auto"
+    context: int = 0
+    """Tokens that one sequence may hold, prompt and answer; 0 takes the model's own, at most 8192."""
+    batch: int = 8
+    """Sequences decoded at the same time; memory for all their KV caches is reserved."""
+    engine: str = ""
+    dtype: Dtype | Literal[""] = ""
+    node_id: str = ""
+    device_id: str = ""
+
+
+class Rank(Value, frozen=True):
+    """One rank of a placement: a runner on a device with the layers ``[start_layer, end_layer)``."""
+
+    rank: int
+    runner_id: str
+    node_id: str
+    device_id: str
+    start_layer: int
+    end_layer: int
+    reserved_bytes: int
+
+
+class Placement(Value, frozen=True):
+    """Where and how an instance runs. ``attempt`` counts placements since the last success, from 1."""
+
+    attempt: int
+    engine: str
+    dtype: Dtype
+    strategy: ShardStrategy
+    context: int
+    batch: int
+    ranks: list[Rank]
+
+
+class Candidate(Value, frozen=True):
+    """A device that was considered, with the numbers and the verdict that the decision rests on."""
+
+    node_id: str
+    device_id: str
+    engine: str
+    dtype: Dtype
+    weights_bytes: int
+    kv_bytes: int
+    overhead_bytes: int
+    needed_bytes: int
+    free_bytes: int
+    has_files: bool
+    verdict: Literal["chosen", "fits", "refused"]
+    reasons: list[str]
+
+
+class Sampling(Value, frozen=True):
+    """How tokens are drawn. ``seed`` is always set: drawn by the decider where the client gave none."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop: list[str] = []
+    logprobs: int = -1
+    """-1: none wanted; 0: of the drawn token only; k: also of the k likeliest tokens."""
+
+
+class Usage(Value, frozen=True):
+    """Tokens of a finished task."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Timings(Value, frozen=True):
+    """Seconds of a finished task: waiting in the runner, prefill, decode."""
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+
+
+class Diagnostics(Value, frozen=True):
+    """What is known of a runner's end. ``signal`` is a name such as ``SIGKILL``, empty where none."""
+
+    exit_code: int | None = None
+    signal: str = ""
+    stderr_tail: list[str] = []

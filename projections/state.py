@@ -1,0 +1,142 @@
+"""`ClusterState`: what the log means, as the deciders see it. A fold of the log, see `projections.evolve`.
+
+Entities are immutable and replaced on change; the state's dictionaries are its own. What has ended (tasks
+done, instances deleted) leaves the state and stays in the log and in projections.db.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from events.base import Value
+from events.status import Ready, RunnerStatus
+from events.values import (
+    Cause,
+    Device,
+    EngineReport,
+    ModelCard,
+    ModelSource,
+    Placement,
+    PlacementSettings,
+    Sampling,
+    TaskKind,
+)
+
+
+class Node(Value, frozen=True):
+    """A node as it last reported itself. ``up`` is false between its end and its next start."""
+
+    node_id: str
+    incarnation: str
+    name: str
+    version: str
+    pid: int
+    platform: str
+    api_url: str
+    devices: list[Device]
+    engines: list[EngineReport]
+    memory_total: int
+    memory_available: int
+    disk_free: int
+    up: bool
+
+
+class Model(Value, frozen=True):
+    """A known model; ``paths`` maps the nodes that have its files to where they are."""
+
+    model_id: str
+    card: ModelCard
+    source: ModelSource
+    paths: dict[str, str] = {}
+
+
+class Download(Value, frozen=True):
+    """A fetch that runs or has failed. It leaves the state when the model is stored."""
+
+    model_id: str
+    node_id: str
+    status: Literal["running", "failed"]
+    attempt: int
+    done_bytes: int = 0
+    total_bytes: int = 0
+    cause: Cause | None = None
+    retry_at: float = 0.0
+
+
+class Runner(Value, frozen=True):
+    """A runner of a current placement, or one of an earlier placement that has not ended yet."""
+
+    runner_id: str
+    instance_id: str
+    node_id: str
+    device_id: str
+    status: RunnerStatus
+    current: bool
+    """False once its placement is void: it is to be shut down."""
+
+
+InstanceStatus = Literal["waiting", "placed", "ready", "failed"]
+
+
+class Instance(Value, frozen=True):
+    """A wanted instance (the user's will) and what is so (placement, status, cause of its last trouble).
+
+    ``waiting``: no placement; tried at ``retry_at``. ``placed``: its runners are on their way.
+    ``failed``: retries used up.
+    """
+
+    instance_id: str
+    model_id: str
+    settings: PlacementSettings
+    status: InstanceStatus = "waiting"
+    placement: Placement | None = None
+    placed_at: float = 0.0
+    ready_at: float = 0.0
+    attempts: int = 0
+    """Placements that failed since the last success."""
+    retry_at: float = 0.0
+    cause: Cause | None = None
+
+
+class Task(Value, frozen=True):
+    """An open task. It leaves the state at its one terminal event."""
+
+    task_id: str
+    request_id: str
+    instance_id: str
+    runner_id: str
+    model_id: str
+    kind: TaskKind
+    sampling: Sampling
+    cancelled: str = ""
+    """Reason of the cancellation that the runner has yet to confirm."""
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """The whole. ``seq`` and ``at`` are those of the last event applied; (node, model) keys ``downloads``."""
+
+    seq: int = 0
+    epoch: int = 0
+    at: float = 0.0
+    master: str = ""
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    models: dict[str, Model] = field(default_factory=dict[str, Model])
+    downloads: dict[tuple[str, str], Download] = field(default_factory=dict[tuple[str, str], Download])
+    instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
+    runners: dict[str, Runner] = field(default_factory=dict[str, Runner])
+    tasks: dict[str, Task] = field(default_factory=dict[str, Task])
+    open_tasks: dict[str, int] = field(default_factory=dict[str, int])
+    """Open tasks per instance: what routing balances on."""
+
+    def instance_runners(self, instance: Instance) -> list[Runner]:
+        """The runners of an instance's current placement, by rank."""
+        if instance.placement is None:
+            return []
+        return [self.runners[rank.runner_id] for rank in instance.placement.ranks]
+
+    def all_ready(self, instance: Instance) -> bool:
+        """True where every rank of the placement is Ready."""
+        runners = self.instance_runners(instance)
+        return bool(runners) and all(isinstance(runner.status, Ready) for runner in runners)
