@@ -1,0 +1,1 @@
+"""How people come in: the HTTP API, the command line and the replay tool."""

@@ -1,0 +1,1 @@
+"""What computes: models, runner processes and the engines in them."""

@@ -7,6 +7,7 @@ outlives its supervisor.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -202,8 +203,6 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; the other side's `receive` ends."""
-        try:
+        with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._sock.close()

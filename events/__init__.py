@@ -1,0 +1,1 @@
+"""What can happen, and the log that keeps it."""

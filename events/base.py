@@ -35,9 +35,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", tag=True):
-    """Something asked for. ``command_id`` is the idempotency key, unique for ever in one log."""
+    """Something asked for. ``command_id`` is the idempotency key, unique for ever in one log.
+
+    ``VERSION`` is the shape of the body, as it is for an event.
+    """
 
     command_id: str
+
+    VERSION: ClassVar[int] = 1
 
     DECIDER: ClassVar[str] = "cluster"
 

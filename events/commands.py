@@ -164,12 +164,16 @@ class ReportModelGone(Report, frozen=True):
 
 
 class ReportDownload(Report, frozen=True):
-    """A fetch started (``cause`` none, ``done_bytes`` 0), moved on, or failed (``cause`` given)."""
+    """A fetch started (``cause`` none, ``done_bytes`` 0), moved on, or failed (``cause`` given).
+
+    ``retryable`` false: trying again can't help, such as a file that the hub doesn't have.
+    """
 
     model_id: str
     done_bytes: int
     total_bytes: int
     cause: Cause | None
+    retryable: bool
     policy: Policy
 
 

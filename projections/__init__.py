@@ -1,0 +1,1 @@
+"""What the log means: state, tables for people, and the replay core."""

@@ -104,6 +104,7 @@ class Task(Value, frozen=True):
 
     task_id: str
     request_id: str
+    index: int
     instance_id: str
     runner_id: str
     model_id: str
