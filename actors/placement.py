@@ -123,7 +123,7 @@ def place(
     _check_settings(settings)
     reserved = _reservations(state)
     rows = [
-        (_weigh(state, model, settings, context, node, device, engine, reserved), device.kind)
+        (_weigh(model, settings, context, node, device, engine, reserved), device.kind)
         for node in state.nodes.values()
         if node.up
         for device in node.devices
@@ -197,7 +197,6 @@ def _reservations(state: ClusterState) -> dict[tuple[str, str], _Reserved]:
 
 
 def _weigh(
-    state: ClusterState,
     model: Model,
     settings: PlacementSettings,
     context: int,

@@ -140,6 +140,7 @@ def _instance_placed(state: ClusterState, event: ev.InstancePlaced, at: float) -
         instance, status="placed", placement=event.placement, placed_at=at, retry_at=0.0
     )
     for rank in event.placement.ranks:
+        _forget_failed_download(state, rank.node_id, instance.model_id)
         state.runners[rank.runner_id] = Runner(
             runner_id=rank.runner_id,
             instance_id=event.instance_id,
@@ -148,6 +149,13 @@ def _instance_placed(state: ClusterState, event: ev.InstancePlaced, at: float) -
             status=Spawning(),
             current=True,
         )
+
+
+def _forget_failed_download(state: ClusterState, node_id: str, model_id: str) -> None:
+    """A new placement is a new try to fetch what was given up."""
+    download = state.downloads.get((node_id, model_id))
+    if download is not None and download.status == "failed" and not download.retry_at:
+        del state.downloads[node_id, model_id]
 
 
 def _instance_ready(state: ClusterState, event: ev.InstanceReady, at: float) -> None:

@@ -1,0 +1,156 @@
+"""The actor: a Pykka thread with a mailbox that closes, refusals, late answers, timers and death watch.
+
+It fills in Pykka's extension points: the loop, the inbox and the future. Pykka's own ``ref.ask`` and
+``ref.stop`` still work; proxies do not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any, ClassVar
+
+import pykka
+from pykka.messages import _ActorStop as StopMessage  # pyright: ignore[reportPrivateUsage]
+
+from actors.address import Address, Incarnation
+from actors.clock import Clock, Timer
+from actors.deferred import Deferred
+from actors.mailbox import Letter, Mailbox
+from actors.refusal import Rejected, StartFailed, Stopped
+from actors.system import ActorIncident, ActorSystem, describe
+from events.values import Cause
+
+
+class Actor(pykka.ThreadingActor):
+    """Subclasses implement `receive`, and `started` and `stopping` where they have something to do there.
+
+    ``system``, `address`, `name` and `clock` are there from `started` on, not yet in ``__init__``.
+    """
+
+    use_daemon_thread: ClassVar[bool] = True
+    MAILBOX_BOUND: ClassVar[int] = 10_000
+
+    system: ActorSystem
+    address: Address
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mailbox = Mailbox("", self.MAILBOX_BOUND, self._report_dead_letters)
+        self.actor_inbox = self.mailbox
+        self._actor_ref = pykka.ActorRef(self)
+        self._life = Incarnation(self.actor_urn, self.mailbox)
+        self._up = Deferred[None]()
+        self._timers: weakref.WeakSet[Timer] = weakref.WeakSet()
+        self._owed: set[Deferred[Any]] = set()
+
+    # What subclasses implement
+
+    def receive(self, message: Any) -> Any:
+        """Handle one message; what it returns answers an ask, a Deferred answers when it settles.
+
+        Raise Rejected to refuse. Any other exception goes to the caller and ends this incarnation.
+        """
+        raise NotImplementedError(f"{type(self).__name__} handles no messages")
+
+    def started(self) -> None:
+        """Runs first, on the actor's thread; whoever starts the actor waits for it and sees its exception.
+
+        Messages that arrive meanwhile wait. What fails here must clean up here: `stopping` is not called.
+        """
+
+    def stopping(self) -> None:
+        """Runs last, after a stop and after a crash alike. The mailbox is closed already."""
+
+    # What subclasses use
+
+    @property
+    def name(self) -> str:
+        """The name of the address."""
+        return self.address.name
+
+    @property
+    def clock(self) -> Clock:
+        """The system's clock."""
+        return self.system.clock
+
+    def after(self, delay: float, message: Any) -> Timer:
+        """Tell this incarnation ``message`` in ``delay`` seconds, past the bound and what waits.
+
+        The timer dies with the incarnation.
+        """
+        timer = self.clock.call_later(delay, partial(self.mailbox.put_system, message))
+        self._timers.add(timer)
+        return timer
+
+    def watch(self, address: Address) -> None:
+        """Receive one Terminated when the current incarnation at ``address`` ends, now where it has ended."""
+        address.incarnation.watch(self.mailbox)
+
+    def stop(self) -> None:
+        """Ask this incarnation to end after the message in hand, before those that wait. Any thread."""
+        self.mailbox.put_system(StopMessage())
+
+    # What those who start actors use
+
+    def launch(self, address: Address, system: ActorSystem) -> None:
+        """Bind to ``address`` and start the thread. Follow with `wait_started`."""
+        self.address = address
+        self.system = system
+        self.mailbox.owner = address.name
+        address.bind(self._life)
+        pykka.ActorRegistry.register(self.actor_ref)
+        self._start_actor_loop()
+
+    def wait_started(self, timeout: float) -> None:
+        """Wait until `started` has returned. Raises StartFailed, from its exception where it has one."""
+        if not self._up.wait(timeout):
+            self.stop()
+            raise StartFailed(Cause(code="start_failed", message=f"{self.name} was not up after {timeout:g} s"))
+        if self._up.error is not None:
+            message = f"{self.name} could not start: {describe(self._up.error)}"
+            raise StartFailed(Cause(code="start_failed", message=message)) from self._up.error
+
+    # The life
+
+    @staticmethod
+    def _create_future() -> Deferred[Any]:
+        return Deferred()
+
+    def _actor_loop(self) -> None:
+        try:
+            self.started()
+        except BaseException as error:
+            self._end(error)
+            self._up.fail(error)
+            return
+        self._up.resolve(None)
+        cause = self._serve()
+        try:
+            self.stopping()
+        except BaseException as error:
+            cause = cause or error
+        self._end(cause)
+
+    def _serve(self) -> BaseException | None:
+        """Handle messages until a stop (None) or a crash (its exception)."""
+        get, receive = self.mailbox.get, self.receive
+        while True:
+            letter = get()
+            try:
+                if isinstance(letter.message, StopMessage):
+                    self.mailbox.close()
+                    answer(letter, None)
+                    return None
+                reply = receive(letter.message)
+                if isinstance(reply, Deferred):
+                    self._owe(letter, reply)
+                elif letter.reply_to is not None:
+                    letter.reply_to.resolve(reply)
+            except Rejected as refusal:
+                self._refuse(letter, refusal)
+            except BaseException as error:
+                self.mailbox.close()
+                if letter.reply_to is not None:
+                    letter.reply_to.fail(_for_caller(self.name, error))
+                return error

@@ -1,0 +1,210 @@
+"""`plan`: what a node's worker has to do next, as a pure function of state and of what it did already.
+
+The order is the first seed's: cancel, shut down, create, download, load, warm up, dispatch. Each step is
+one small function. The worker runs `plan` when the state changed or a deadline is due, never on a tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from events.status import Failed, Idle, Loaded, Shutdown, ShuttingDown, Spawning
+from events.values import Placement, Rank
+from projections.state import ClusterState, Instance, Model, Runner, Task
+
+
+@dataclass(slots=True)
+class LocalRunner:
+    """A runner that this worker supervises, with the orders that it was given."""
+
+    loading: bool = False
+    warming: bool = False
+    stopping: bool = False
+
+
+@dataclass(slots=True)
+class LocalView:
+    """What the worker knows beside the state: its runners, and which orders are on their way."""
+
+    node_id: str
+    now: float = 0.0
+    runners: dict[str, LocalRunner] = field(default_factory=dict[str, LocalRunner])
+    dispatched: set[str] = field(default_factory=set[str])
+    cancelling: set[str] = field(default_factory=set[str])
+    fetching: set[str] = field(default_factory=set[str])
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Base of the steps."""
+
+
+class CancelTask(Step, frozen=True):
+    """Tell the runner to drop a task."""
+
+    task: Task
+
+
+class AbandonTask(Step, frozen=True):
+    """Report a cancelled task as ended that no runner ever got."""
+
+    task: Task
+
+
+class ShutDownRunner(Step, frozen=True):
+    """Stop a runner whose placement is void."""
+
+    runner_id: str
+
+
+class ReportLost(Step, frozen=True):
+    """Report a runner as failed that the state has as running and this worker hasn't."""
+
+    runner: Runner
+
+
+class ReportNeverSpawned(Step, frozen=True):
+    """Report a runner as shut down whose placement was void before it had a process."""
+
+    runner_id: str
+
+
+class CreateRunner(Step, frozen=True):
+    """Start the process of a rank."""
+
+    instance_id: str
+    placement: Placement
+    rank: Rank
+
+
+class FetchModel(Step, frozen=True):
+    """Bring a model's files to this node."""
+
+    model: Model
+
+
+class LoadModel(Step, frozen=True):
+    """Let an idle runner load its shard."""
+
+    runner_id: str
+    model: Model
+    placement: Placement
+    rank: Rank
+
+
+class WarmUpRunner(Step, frozen=True):
+    """Let a loaded runner compute for the first time."""
+
+    runner_id: str
+
+
+class Dispatch(Step, frozen=True):
+    """Give a task to its runner."""
+
+    task: Task
+
+
+def plan(state: ClusterState, view: LocalView) -> list[Step]:
+    """Every step that is due now, in the order of their importance."""
+    return [
+        *_cancel(state, view),
+        *_shut_down(state, view),
+        *_create(state, view),
+        *_fetch(state, view),
+        *_load(state, view),
+        *_warm_up(state, view),
+        *_dispatch(state, view),
+    ]
+
+
+def next_deadline(state: ClusterState, view: LocalView) -> float | None:
+    """When `plan` must run again though nothing changed: the next retry of a download, in Unix seconds."""
+    due = [
+        download.retry_at
+        for (node_id, _), download in state.downloads.items()
+        if node_id == view.node_id and download.status == "failed" and download.retry_at
+    ]
+    return min(due, default=None)
+
+
+def _cancel(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for task in state.tasks.values():
+        if not task.cancelled or task.task_id in view.cancelling or not _is_here(state, view, task):
+            continue
+        yield CancelTask(task) if task.task_id in view.dispatched else AbandonTask(task)
+
+
+def _shut_down(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for runner_id, local in view.runners.items():
+        known = state.runners.get(runner_id)
+        if (known is None or not known.current) and not local.stopping:
+            yield ShutDownRunner(runner_id)
+    for runner in state.runners.values():
+        if runner.node_id != view.node_id or runner.runner_id in view.runners:
+            continue
+        if isinstance(runner.status, Failed | Shutdown):
+            continue
+        if not isinstance(runner.status, Spawning):
+            yield ReportLost(runner)
+        elif not runner.current:
+            yield ReportNeverSpawned(runner.runner_id)
+
+
+def _create(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for instance, rank in _local_ranks(state, view):
+        assert instance.placement is not None  # _local_ranks yields placed instances only
+        spawning = isinstance(state.runners[rank.runner_id].status, Spawning)
+        if spawning and rank.runner_id not in view.runners:
+            yield CreateRunner(instance.instance_id, instance.placement, rank)
+
+
+def _fetch(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    wanted: set[str] = set()
+    for instance, rank in _local_ranks(state, view):
+        model = state.models[instance.model_id]
+        idle = isinstance(state.runners[rank.runner_id].status, Idle)
+        if not idle or view.node_id in model.paths or model.model_id in view.fetching | wanted:
+            continue
+        download = state.downloads.get((view.node_id, model.model_id))
+        if download is None or (download.status == "failed" and 0 < download.retry_at <= view.now):
+            wanted.add(model.model_id)
+            yield FetchModel(model)
+
+
+def _load(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for instance, rank in _local_ranks(state, view):
+        assert instance.placement is not None
+        model = state.models[instance.model_id]
+        local = view.runners.get(rank.runner_id)
+        idle = isinstance(state.runners[rank.runner_id].status, Idle)
+        if local is not None and idle and not local.loading and view.node_id in model.paths:
+            yield LoadModel(rank.runner_id, model, instance.placement, rank)
+
+
+def _warm_up(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for _, rank in _local_ranks(state, view):
+        local = view.runners.get(rank.runner_id)
+        loaded = isinstance(state.runners[rank.runner_id].status, Loaded)
+        if local is not None and loaded and not local.warming:
+            yield WarmUpRunner(rank.runner_id)
+
+
+def _dispatch(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    for task in state.tasks.values():
+        if not task.cancelled and task.task_id not in view.dispatched and task.runner_id in view.runners:
+            yield Dispatch(task)
+
+
+def _is_here(state: ClusterState, view: LocalView, task: Task) -> bool:
+    runner = state.runners.get(task.runner_id)
+    return runner is not None and runner.node_id == view.node_id
+
+
+def _local_ranks(state: ClusterState, view: LocalView) -> Iterator[tuple[Instance, Rank]]:
+    for instance in state.instances.values():
+        for rank in instance.placement.ranks if instance.placement else ():
+            status = state.runners[rank.runner_id].status
+            if rank.node_id == view.node_id and not isinstance(status, Failed | Shutdown | ShuttingDown):
+                yield instance, rank

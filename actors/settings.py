@@ -1,0 +1,151 @@
+"""The one settings object. File, environment and flags set the same names and agree.
+
+Precedence: a flag, then ``CUEBOOK_<NAME>``, then ``config.toml`` in the home directory, then the default.
+`docs/settings.md` describes each; a test fails when one is missing there.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import platformdirs
+
+from events.commands import Policy
+
+PREFIX = "CUEBOOK_"
+
+
+class SettingsError(Exception):
+    """A setting that is unknown or has an impossible value; the message says where and what to do."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. Times are seconds; directories are separated by ``:``."""
+
+    home: str = ""
+    host: str = "127.0.0.1"
+    api_port: int = 52415
+    node_name: str = ""
+    models_dir: str = ""
+    models_dirs: str = ""
+    models_read_only_dirs: str = ""
+    offline: bool = False
+    no_batch: bool = False
+    prefill_chunk: int = 256
+    threads: int = 0
+    start_timeout_s: float = 400.0
+    load_timeout_s: float = 300.0
+    load_timeout_s_per_gb: float = 1.0
+    warm_up_timeout_s: float = 300.0
+    prefill_timeout_s: float = 60.0
+    decode_timeout_s: float = 5.0
+    max_instance_retries: int = 10
+    backoff_base_s: float = 0.5
+    backoff_cap_s: float = 10.0
+    log_driver: Literal["sqlite3", "apsw"] = "sqlite3"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work, before anything starts."""
+        if not 0 <= self.api_port <= 65535:
+            raise ValueError(f"api_port must be between 0 and 65535, got {self.api_port}")
+        if self.prefill_chunk < 1:
+            raise ValueError(f"prefill_chunk must be at least 1 token, got {self.prefill_chunk}")
+        positive = ("start", "load", "warm_up", "prefill", "decode")
+        for name in (f"{phase}_timeout_s" for phase in positive):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
+        if self.max_instance_retries < 0 or self.threads < 0:
+            raise ValueError("max_instance_retries and threads can't be negative")
+        if not 0 < self.backoff_base_s <= self.backoff_cap_s:
+            raise ValueError("backoff_base_s must be above 0 and at most backoff_cap_s")
+
+    @property
+    def policy(self) -> Policy:
+        """The settings that decisions depend on; they are recorded with the commands."""
+        return Policy(
+            max_instance_retries=self.max_instance_retries,
+            backoff_base_s=self.backoff_base_s,
+            backoff_cap_s=self.backoff_cap_s,
+        )
+
+    @property
+    def home_path(self) -> Path:
+        """The directory of all data."""
+        return Path(self.home).expanduser()
+
+    @property
+    def log_path(self) -> Path:
+        """The log, ``log.db``."""
+        return self.home_path / "log.db"
+
+    @property
+    def projections_path(self) -> Path:
+        """The tables for people, ``projections.db``."""
+        return self.home_path / "projections.db"
+
+    @property
+    def default_models_path(self) -> Path:
+        """Where models go when no other writable directory is named."""
+        return Path(self.models_dir).expanduser() if self.models_dir else self.home_path / "models"
+
+    @property
+    def writable_model_paths(self) -> list[Path]:
+        """The additional writable model directories."""
+        return _paths(self.models_dirs)
+
+    @property
+    def read_only_model_paths(self) -> list[Path]:
+        """The model directories that are searched first and never written."""
+        return _paths(self.models_read_only_dirs)
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings in force. ``flags`` holds those that were given. Raises `SettingsError`."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    env = _from_environment(environ)
+    home = str(given.get("home") or env.get("home") or _default_home())
+    file = _from_file(Path(home).expanduser() / "config.toml")
+    merged: dict[str, object] = {**file, **env, **given, "home": home}
+    try:
+        return msgspec.convert(merged, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"A setting is wrong: {error}.") from error
+
+
+def _default_home() -> str:
+    return platformdirs.user_data_dir("cuebook", appauthor=False)
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in Settings.__struct_fields__:
+        value = environ.get(PREFIX + name.upper())
+        if value is not None and value != "":
+            found[name] = value
+    return found
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} can't be read as TOML: {error}.") from error
+    unknown = sorted(table.keys() - set(Settings.__struct_fields__))
+    if unknown:
+        known = ", ".join(Settings.__struct_fields__)
+        raise SettingsError(f"{path} sets {', '.join(unknown)}, which no one knows. Known: {known}.")
+    return table
+
+
+def _paths(joined: str) -> list[Path]:
+    return [Path(part).expanduser() for part in joined.split(os.pathsep) if part]
