@@ -104,8 +104,7 @@ class ApswDriver:
 
     def backup(self, source: Connection, dest: Connection) -> None:
         """Copy a database, see `Driver.backup`."""
-        target = cast("apsw.Connection", dest)  # noqa: F821 # pyright: ignore
-        with target.backup("main", source, "main") as copy:
+        with cast(Any, dest).backup("main", source, "main") as copy:
             copy.step()
 
 

@@ -28,7 +28,7 @@ def upcast(upcasts: Upcasts, type_name: str, stored: int, current: int, body: Bo
         step = upcasts.get((type_name, version))
         if step is None:
             raise Unreadable(
-                f"No upcast leads from version {version} of {type_name} to {version + 1}: add it to events.upcasting."
+                f"events.upcasting has no step from version {version} of {type_name} to the next."
             )
         body = step(body)
     return body

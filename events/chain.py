@@ -1,0 +1,113 @@
+"""The hash chain: every row of the log covers the row before it.
+
+An event's hash is ``H(hash of the event before, its columns)``; a decision's is ``H(hash of the decision
+before, its columns, hash of its last event)``, where the first of all follow the empty string and a decision
+without events ends in one. ``H`` is BLAKE2b with 16 bytes, in hexadecimal, over the MessagePack array of its
+arguments. A chain shows a changed, inserted or missing row; it can't show that the newest rows were cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from events.drivers import STDLIB, Connection, Driver
+from events.schema import open_reading
+
+EVENT_COLUMNS = "seq, epoch, decision_id, type, version, subject, origin, at, body"
+DECISION_COLUMNS = (
+    "decision_id, command_id, command_type, command_version, command, facts, decider, decider_version, "
+    "epoch, origin, reason, first_seq, n_events, at"
+)
+
+_pack = msgspec.msgpack.Encoder().encode
+_BATCH = 2000
+
+Row = tuple[Any, ...]
+
+
+class Break(msgspec.Struct, frozen=True):
+    """The first place where the chain does not hold: a row, by table and position, and what is wrong."""
+
+    table: Literal["decisions", "events"]
+    position: int
+    problem: str
+
+
+def link(before: str, columns: Row, last_event: str | None = None) -> str:
+    """The hash of a row after the one whose hash is ``before``; ``last_event`` is for decisions only."""
+    covered = (before, *columns) if last_event is None else (before, *columns, last_event)
+    return blake2b(_pack(covered), digest_size=16).hexdigest()
+
+
+def verify_chain(path: Path, driver: Driver = STDLIB) -> Break | None:
+    """The first break in a log's chain, or None where it holds. Reads every row, in bounded queries."""
+    connection = open_reading(path, driver)
+    try:
+        return first_break(connection)
+    finally:
+        connection.close()
+
+
+def first_break(connection: Connection) -> Break | None:
+    """`verify_chain` on an open connection: walks the decisions, each with its events."""
+    top = connection.execute("SELECT coalesce(max(decision_id), 0) FROM decisions").fetchall()[0][0]
+    events = rows(connection, "events", EVENT_COLUMNS, "seq")
+    before = event_before = ""
+    seq = decision_id = 0
+    for decision_id, row in enumerate(rows(connection, "decisions", DECISION_COLUMNS, "decision_id", top), 1):
+        *columns, stored = row
+        if columns[0] != decision_id:
+            return Break("decisions", decision_id, f"missing: the next decision is {columns[0]}")
+        first_seq, n_events = columns[11], columns[12]
+        if first_seq != seq + 1:
+            return Break("decisions", decision_id, f"first_seq is {first_seq}, not {seq + 1}")
+        last_event = ""
+        for seq in range(first_seq, first_seq + n_events):
+            event = next(events, None)
+            problem = _event_problem(event, seq, decision_id, event_before)
+            if event is None or problem:
+                return Break("events", seq, problem)
+            last_event = event_before = event[-1]
+        before = link(before, tuple(columns), last_event)
+        if before != stored:
+            return Break("decisions", decision_id, "its hash does not match its columns and what went before")
+    return _strays(events, seq, top, decision_id)
+
+
+def _event_problem(row: Row | None, seq: int, decision_id: int, before: str) -> str:
+    if row is None:
+        return "missing: the log ends before it"
+    if row[0] != seq:
+        return f"missing: the next event is {row[0]}"
+    if row[2] != decision_id:
+        return f"belongs to decision {row[2]}, not {decision_id}"
+    if link(before, row[:-1]) != row[-1]:
+        return "its hash does not match its columns and what went before"
+    return ""
+
+
+def _strays(events: Iterator[Row], seq: int, top: int, decision_id: int) -> Break | None:
+    """What follows the last event of decision ``top`` and is not of a decision made since."""
+    stray = next(events, None)
+    if stray is not None and stray[2] <= top:
+        return Break("events", stray[0], f"belongs to no decision: the last one ends at {seq}")
+    if decision_id < top:
+        return Break("decisions", decision_id + 1, "missing: the log ends before it")
+    return None
+
+
+def rows(
+    connection: Connection, table: str, columns: str, key: str, upto: int | None = None
+) -> Iterator[Row]:
+    """All rows of a table with their hash, in order of ``key``, a bounded query at a time."""
+    after = 0
+    bound = "" if upto is None else f"AND {key} <= {upto}"
+    sql = f"SELECT {columns}, hash FROM {table} WHERE {key} > ? {bound} ORDER BY {key} LIMIT {_BATCH}"
+    while batch := connection.execute(sql, (after,)).fetchall():
+        yield from batch
+        after = batch[-1][0]
