@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pykka
 from pykka.messages import _ActorStop as StopMessage  # pyright: ignore[reportPrivateUsage]
@@ -37,7 +37,7 @@ class Actor(pykka.ThreadingActor):
     def __init__(self) -> None:
         super().__init__()
         self.mailbox = Mailbox("", self.MAILBOX_BOUND, self._report_dead_letters)
-        self.actor_inbox = self.mailbox
+        self.actor_inbox = cast(Any, self.mailbox)  # a Letter has what Pykka's Envelope has
         self._actor_ref = pykka.ActorRef(self)
         self._life = Incarnation(self.actor_urn, self.mailbox)
         self._up = Deferred[None]()
@@ -106,7 +106,8 @@ class Actor(pykka.ThreadingActor):
         """Wait until `started` has returned. Raises StartFailed, from its exception where it has one."""
         if not self._up.wait(timeout):
             self.stop()
-            raise StartFailed(Cause(code="start_failed", message=f"{self.name} was not up after {timeout:g} s"))
+            message = f"{self.name} was not up after {timeout:g} s"
+            raise StartFailed(Cause(code="start_failed", message=message))
         if self._up.error is not None:
             message = f"{self.name} could not start: {describe(self._up.error)}"
             raise StartFailed(Cause(code="start_failed", message=message)) from self._up.error
@@ -140,11 +141,12 @@ class Actor(pykka.ThreadingActor):
             try:
                 if isinstance(letter.message, StopMessage):
                     self.mailbox.close()
-                    answer(letter, None)
+                    if letter.reply_to is not None:
+                        letter.reply_to.resolve(None)
                     return None
                 reply = receive(letter.message)
                 if isinstance(reply, Deferred):
-                    self._owe(letter, reply)
+                    self._owe(letter, cast("Deferred[Any]", reply))
                 elif letter.reply_to is not None:
                     letter.reply_to.resolve(reply)
             except Rejected as refusal:
@@ -154,3 +156,66 @@ class Actor(pykka.ThreadingActor):
                 if letter.reply_to is not None:
                     letter.reply_to.fail(_for_caller(self.name, error))
                 return error
+
+    def _refuse(self, letter: Letter, refusal: Rejected) -> None:
+        if letter.reply_to is not None:
+            letter.reply_to.fail(refusal)
+        else:
+            self._report_late(refusal)
+
+    def _owe(self, letter: Letter, answer: Deferred[Any]) -> None:
+        caller = letter.reply_to or Deferred[Any]()
+        self._owed.add(caller)
+
+        def settle(_: Deferred[Any]) -> None:
+            self._owed.discard(caller)
+            if answer.error is None:
+                caller.resolve(answer.get())
+            elif letter.reply_to is not None:
+                caller.fail(answer.error)
+            else:
+                self._report_late(answer.error)
+
+        answer.add_done_callback(settle)
+
+    def _end(self, cause: BaseException | None) -> None:
+        self.mailbox.close()
+        for timer in self._timers:
+            timer.cancel()
+        for caller in list(self._owed):
+            caller.fail(Stopped(self.name, "stopped before it could answer"))
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        if cause is not None:
+            self.system.report(ActorIncident(actor=self.name, action="crashed", error=describe(cause)))
+        self.actor_stopped.set()
+        self._life.end(cause)
+
+    def _report_late(self, error: BaseException) -> None:
+        """Nobody waits for the answer to a tell, so the observer gets what would have been its exception."""
+        self.system.report(ActorIncident(actor=self.name, action="rejected", error=describe(error)))
+
+    def _report_dead_letters(self, count: int, first: Any) -> None:
+        kind = type(first).__name__
+        self.system.report(
+            ActorIncident(actor=self.name, action="dead_letters", error=kind, dead_letters=count)
+        )
+
+
+def spawn(actor: Actor, name: str, system: ActorSystem | None = None, timeout: float = 60.0) -> Address:
+    """Start an actor that no supervisor looks after, such as the root. Raises StartFailed.
+
+    It is not restarted; `Address.join` waits for its end.
+    """
+    address = Address(name)
+    actor.launch(address, system or ActorSystem())
+    actor.wait_started(timeout)
+    return address
+
+
+def _for_caller(name: str, error: BaseException) -> BaseException:
+    """What a caller gets of a crash: never a SystemExit and its like, which would end the caller as well."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    stopped = Stopped(name, f"crashed with {describe(error)}")
+    stopped.__cause__ = error
+    return stopped
