@@ -1,0 +1,45 @@
+"""A fingerprint of the code that a cache was made by, so that other code never trusts it."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+_STATE = (
+    "events/base.py",
+    "events/values.py",
+    "events/status.py",
+    "events/catalogue.py",
+    "projections/state.py",
+    "projections/evolve.py",
+)
+_ROWS = (
+    *_STATE,
+    "projections/schema.sql",
+    "projections/views.sql",
+    "projections/schema.py",
+    "projections/batch.py",
+    "projections/entity_rows.py",
+    "projections/event_rows.py",
+    "projections/mirror.py",
+    "projections/words.py",
+    "projections/command_words.py",
+)
+
+
+def of_state() -> str:
+    """Changes with whatever could change the `ClusterState` that a log folds to."""
+    return _digest(_STATE)
+
+
+def of_rows() -> str:
+    """Changes with whatever could change a row or a view of projections.db."""
+    return _digest(_ROWS)
+
+
+def _digest(sources: tuple[str, ...]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for source in sources:
+        package, name = source.split("/")
+        digest.update(files(package).joinpath(name).read_bytes())
+    return digest.hexdigest()
