@@ -7,17 +7,20 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from events.base import Event
 from events.catalogue import EVENT_TYPES
 from events.chain import Row
 from events.codec import EVENTS, encode
 from events.drivers import STDLIB, Connection, Driver
-from events.errors import LogError
 from events.from_rows import SELECT_DECISIONS, SELECT_EVENTS, committed, recorded
 from events.record import Committed, Recorded
 from events.schema import open_reading, scalar
 
-_STREAM_BATCH = 5_000
+_STREAM = "SELECT seq, epoch, at, version, body FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+
+_STREAM_BATCH = 1_000
 _EVENT_BATCH = 500
 _DECISION_BATCH = 200
 """Rows a query. A query ends its read transaction before its rows are handed out, so that no reader, however
@@ -63,18 +66,17 @@ class LogReader:
         Raises `Unreadable` or `LogTooNew`, naming the seq.
         """
         upto = self.head() if upto is None else upto
-        decode = EVENTS.decode
-        sql = (
-            "SELECT seq, epoch, at, type, version, body FROM events "
-            f"WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT {_STREAM_BATCH}"
-        )
-        seq = after
-        while rows := self._connection.execute(sql, (seq, upto)).fetchall():
-            try:
-                for seq, epoch, at, type_name, version, body in rows:
-                    yield seq, epoch, at, decode(type_name, version, body)
-            except LogError as error:
-                raise type(error)(f"Event {seq}: {error}") from error
+        decode = EVENTS.decode_current
+        for rows in self._pages(_STREAM, after, [upto], None, _STREAM_BATCH):
+            for seq, epoch, at, version, body in rows:
+                try:
+                    event = decode(body)
+                except msgspec.MsgspecError:
+                    event = self._event(seq)
+                else:
+                    if event.VERSION != version:
+                        event = self._event(seq)
+                yield seq, epoch, at, event
 
     def events(
         self,
@@ -132,6 +134,11 @@ class LogReader:
         found = self._connection.execute(sql, (at,)).fetchall()
         return found[0][0] if found else 0
 
+    def hash_at(self, seq: int) -> str:
+        """The chain hash at an event, which no other history has; empty where there is no such event."""
+        found = self._connection.execute("SELECT hash FROM events WHERE seq = ?", (seq,)).fetchall()
+        return found[0][0] if found else ""
+
     def wait(self, after_seq: int, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for an event after ``after_seq``; whether there is one.
 
@@ -149,6 +156,10 @@ class LogReader:
                 pause = min(pause * 2, _LAST_POLL_S)
             version = seen
         return True
+
+    def _event(self, seq: int) -> Event:
+        """An event whose body has not the current shape, or says why it can't be read."""
+        return recorded(self._connection.execute(f"{SELECT_EVENTS} seq = ?", (seq,)).fetchall()[0]).event
 
     def _data_version(self) -> int:
         return scalar(self._connection, "PRAGMA data_version")
