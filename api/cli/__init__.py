@@ -1,0 +1,1 @@
+"""The command line, `cuebook`: one module for each command, and what they share."""
