@@ -23,14 +23,7 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KV_HEADS = ("num_key_value_heads", "n_kv_heads", "num_kv_heads", "multi_query_group_num")
 _VOCABULARY = ("vocab_size", "padded_vocab_size")
-_CONTEXT = (
-    "max_position_embeddings",
-    "n_positions",
-    "n_ctx",
-    "max_sequence_length",
-    "max_seq_len",
-    "seq_length",
-)
+_CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 _GEMMA3 = {
@@ -50,11 +43,8 @@ _LEFT_OUT: dict[str, Config] = {
 """Values that published configs of a family leave out, as transformers' own defaults have them."""
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_NAMED_QUANTIZATIONS = {
-    "mxfp4": Quantization(bits=4, group_size=32),
-    "mxfp8": Quantization(bits=8, group_size=32),
-}
+_BITS = {"mxfp4": 4, "mxfp8": 8}
+"""Quantizations whose name says all: groups of 32 with a shared exponent (OCP Microscaling)."""
 
 
 def card_from_directory(path: Path, model_id: str | None = None) -> ModelCard:
@@ -65,11 +55,9 @@ def card_from_directory(path: Path, model_id: str | None = None) -> ModelCard:
     name = model_id or path.name
     config = read_config(path)
     held = weights.inspect(path, _quantization(name, config))
-    if _text_config(config).get("dtype", config.get("torch_dtype")) is None and held.dtype in _DTYPES:
-        config = {**config, "dtype": _DTYPES[held.dtype]}
     return card_from_config(
         name,
-        config,
+        {"dtype": held.dtype, **config},
         weight_bytes=held.n_bytes,
         n_params=held.n_params,
         has_chat_template=has_chat_template(path),
@@ -144,9 +132,7 @@ class _Shape:
             value = self.config.get(name)
             if value is not None:
                 if not isinstance(value, int) or isinstance(value, bool):
-                    raise _refused(
-                        self.model_id, f"its config.json has {name} = {value!r}, not one whole number"
-                    )
+                    raise _refused(self.model_id, f"its {name} is {value!r}, not one whole number")
                 return value
         return None
 
@@ -160,7 +146,7 @@ class _Shape:
 
 def _kv_heads(shape: _Shape, heads: int) -> int:
     if shape.config.get("kv_lora_rank") is not None:
-        reason = "it uses multi-head latent attention, whose cache engines lay out differently and is not counted yet"
+        reason = "it uses multi-head latent attention, and the size of its cache can't be foreseen yet"
         raise _refused(shape.model_id, reason)
     one = shape.config.get("multi_query") is True and shape.config.get("new_decoder_architecture") is not True
     kv_heads = 1 if one else shape.number(_KV_HEADS) or heads
@@ -185,9 +171,8 @@ def _text_config(config: Config) -> Config:
 def _check_generates(model_id: str, config: Config) -> None:
     names = [str(name) for name in cast("list[object]", config.get("architectures") or [])]
     if config.get("is_encoder_decoder") is True or (names and not any(n.endswith(_GENERATES) for n in names)):
-        raise _refused(
-            model_id, f"it is not a decoder that generates text ({', '.join(names) or 'encoder-decoder'})"
-        )
+        kind = ", ".join(names) or "an encoder-decoder"
+        raise _refused(model_id, f"it is {kind}, not a decoder that generates text")
     if "vision_config" in config and "text_config" not in config and not any(k in config for k in _LAYERS):
         raise _refused(model_id, "it is a vision model without a language part")
 
@@ -197,12 +182,9 @@ def _check_consistent(model_id: str, config: Config) -> None:
     experts = {name: config[name] for name in _EXPERTS[:2] if config.get(name) is not None}
     _agree(model_id, experts)
     parameters = config.get("rope_parameters")
-    if isinstance(parameters, dict):
-        nested = cast(Config, parameters).get("rope_theta")
-        top = config.get("rope_theta")
-        _agree(
-            model_id, {n: v for n, v in (("rope_theta", top), ("rope_parameters.rope_theta", nested)) if v}
-        )
+    nested = cast(Config, parameters).get("rope_theta") if isinstance(parameters, dict) else None
+    thetas = {"rope_theta": config.get("rope_theta"), "rope_parameters.rope_theta": nested}
+    _agree(model_id, {name: value for name, value in thetas.items() if value is not None})
 
 
 def _agree(model_id: str, values: Config) -> None:
@@ -225,20 +207,13 @@ def _quantization(model_id: str, config: Config) -> Quantization | None:
     if not isinstance(stated, dict):
         return None
     values = cast(Config, stated)
-    bits, group, method = values.get("bits"), values.get("group_size"), str(values.get("quant_method", ""))
-    if method in _NAMED_QUANTIZATIONS:
-        return _NAMED_QUANTIZATIONS[method]
-    if (
-        method in ("", "awq", "gptq")
-        and isinstance(bits, int)
-        and isinstance(group, int)
-        and bits > 0 < group
-    ):
+    method, bits, group = values.get("quant_method", ""), values.get("bits"), values.get("group_size")
+    if method in _BITS:
+        return Quantization(bits=_BITS[str(method)], group_size=32)
+    if method in ("", "awq", "gptq") and isinstance(bits, int) and isinstance(group, int) and group > 0:
         return Quantization(bits=bits, group_size=group)
-    known = "MLX, AWQ, GPTQ, mxfp4 and mxfp8"
-    raise _refused(
-        model_id, f"its quantization '{method or stated}' is not known; {known} are, or take it unquantized"
-    )
+    known = "MLX's, AWQ, GPTQ, mxfp4 and mxfp8 are"
+    raise _refused(model_id, f"its quantization {method or dict(values)} is not known here; {known}")
 
 
 def _estimated_params(weight_bytes: int, dtype: Dtype, quantization: Quantization | None) -> int:

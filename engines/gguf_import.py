@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,8 @@ def import_gguf(path: Path, destination: Path, progress: Progress | None = None)
     config = model_config(fields, tied=all(tensor.name != "output.weight" for tensor in reader.tensors))
     tensors = [_place(tensor, config) for tensor in reader.tensors]
     destination.mkdir(parents=True, exist_ok=True)
-    _write_weights(tensors, destination, progress or (lambda _done, _total: None))
     _write_json(destination / "config.json", config)
+    _write_weights(tensors, destination, progress or (lambda _done, _total: None))
     gguf_tokenizer.write(fields, destination, max_length=cast(int, config["max_position_embeddings"]))
 
 
@@ -176,7 +177,7 @@ def _write_weights(tensors: list[_Tensor], destination: Path, progress: Progress
             done += tensor.n_bytes
             progress(done, total)
         save_file(arrays, destination / name, metadata={"format": "pt"})
-        (destination / name).chmod(0o644)  # save_file leaves it readable by its owner alone
+        shutil.copymode(destination / "config.json", destination / name)  # save_file's is for its owner alone
         places |= dict.fromkeys(arrays, name)
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}

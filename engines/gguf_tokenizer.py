@@ -40,7 +40,7 @@ def write(fields: Fields, destination: Path, *, max_length: int) -> None:
 
 
 def special_ids(fields: Fields) -> dict[str, object]:
-    """Ids of bos, pad and eos as config.json has them; eos is a list where turns and texts end differently."""
+    """Ids of bos, pad and eos for config.json; eos is a list where turns and texts end differently."""
     ids = _ids(fields)
     found: dict[str, object] = {f"{name}_token_id": n for name, n in ids.items() if name != "unk"}
     turn_end = fields.integer("tokenizer.ggml.eot_token_id", ids.get("eos", -1))

@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 
 from engines.model_errors import StoreError, refusal
-from events.values import Quantization
+from events.values import Dtype, Quantization
 
 INDEX = "model.safetensors.index.json"
+
+_DTYPES: dict[str, Dtype] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 _MAX_HEADER = 100_000_000
 """Bytes; the safetensors library's own limit."""
@@ -33,12 +35,12 @@ class _Index(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weight files of a model, their tensors' bytes, its parameters, and the commonest dtype (``BF16``)."""
+    """Weight files, their tensors' bytes and parameters, and the commonest float type."""
 
     files: list[str]
     n_bytes: int
     n_params: int
-    dtype: str
+    dtype: Dtype | None
 
 
 def inspect(directory: Path, quantization: Quantization | None = None) -> Weights:
@@ -53,8 +55,8 @@ def inspect(directory: Path, quantization: Quantization | None = None) -> Weight
     dtypes: Counter[str] = Counter()
     for tensor in tensors.values():
         dtypes[tensor.dtype] += tensor.data_offsets[1] - tensor.data_offsets[0]
-    commonest = dtypes.most_common(1)[0][0] if dtypes else ""
-    return Weights(files, dtypes.total(), _count(tensors, quantization), commonest)
+    dtype: Dtype | None = next((_DTYPES[name] for name, _ in dtypes.most_common() if name in _DTYPES), None)
+    return Weights(files, dtypes.total(), _count(tensors, quantization), dtype)
 
 
 def weight_files(directory: Path) -> list[str]:
@@ -62,9 +64,7 @@ def weight_files(directory: Path) -> list[str]:
     present = {path.name for path in directory.glob("*.safetensors")}
     wanted = indexed(directory / INDEX) if (directory / INDEX).is_file() else chosen(present)
     if missing := sorted(set(wanted) - present):
-        message = (
-            f"{directory} lacks {', '.join(missing)} of its {len(wanted)} weight files; fetch them again."
-        )
+        message = f"{directory} lacks {', '.join(missing)} of its {len(wanted)} weight files; fetch it again."
         raise StoreError(refusal("model_files_missing", message))
     if not wanted:
         message = f"{directory} holds no .safetensors files; convert the weights or fetch the model again."
@@ -73,7 +73,7 @@ def weight_files(directory: Path) -> list[str]:
 
 
 def chosen(names: set[str]) -> list[str]:
-    """The weight files among ``names`` where there is no index; ``model.safetensors`` alone if it is there."""
+    """The weight files among ``names`` where there is no index: ``model.safetensors``, or else all."""
     return ["model.safetensors"] if "model.safetensors" in names else sorted(names)
 
 
