@@ -54,13 +54,15 @@ class TokenLogprob:
 class Step:
     """What one engine step gave one task.
 
-    ``text`` is safe to show: whole UTF-8, and no part of what may yet become a stop string. ``n_tokens``
-    tokens were drawn for it. ``finish`` is set exactly once, at the end; ``failure`` instead where the
-    task broke (only this task, never its neighbours).
+    ``text`` is safe to show: whole UTF-8, and no part of what may yet become a stop string. ``tokens`` are
+    those of the shown text. ``n_tokens`` were drawn in this step, counting those that are not shown: the
+    end-of-sequence token, a stop string's. ``finish`` is set exactly once, at the end; ``failure`` instead
+    where the task broke (only this task, never its neighbours).
     """
 
     task_id: str
     text: str = ""
+    n_tokens: int = 0
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prefill_done: int = 0

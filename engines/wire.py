@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from events.status import RunnerStatus
-from events.values import Cause, FinishReason, ModelCard, Sampling, Timings, Usage
+from events.values import Cause, Dtype, FinishReason, ModelCard, Sampling, TaskKind, Timings, Usage
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="t", tag=True):
@@ -29,7 +29,7 @@ class Load(_Message, frozen=True):
     card: ModelCard
     path: str
     engine: str
-    dtype: str
+    dtype: Dtype
     context: int
     batch: int
     start_layer: int
@@ -49,7 +49,7 @@ class Generate(_Message, frozen=True):
     """Generate for a task. The prompt fields are those of `engines.contract.Prompt`."""
 
     task_id: str
-    kind: str
+    kind: TaskKind
     sampling: Sampling
     messages: list[dict[str, object]] = []
     tools: list[dict[str, object]] = []

@@ -1,0 +1,125 @@
+"""Loads a model into an MLX runner: check, read layer by layer, warm up."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map_with_path
+
+from engines import weights
+from engines.contract import LoadError, LoadSpec
+from engines.mlx import blas, checks, library
+from engines.mlx.generator import MlxGenerator
+from engines.model_errors import StoreError
+from events.values import Sampling
+
+_WARM_UP = Sampling(max_tokens=3, temperature=0.7, top_p=0.9, seed=0)
+
+
+class MlxBuilder:
+    """Implements `engines.contract.Builder` for a world of one rank."""
+
+    def __init__(self, spec: LoadSpec) -> None:
+        self._spec = spec
+        self._path = Path(spec.path)
+        self._model: nn.Module | None = None
+        self._tokenizer: library.HubTokenizer | None = None
+
+    def connect(self) -> None:
+        """Nothing to do: one rank."""
+
+    def load(self, progress: Callable[[int, int], None]) -> list[str]:
+        """Read the weights, calling ``progress(layers, total)``. Returns notes. Raises `LoadError`."""
+        try:
+            return self._load(progress)
+        except LoadError:
+            raise
+        except StoreError as error:
+            raise LoadError(error.cause) from error
+        except MemoryError as error:
+            raise checks.refused("out_of_memory", f"The weights do not fit into memory: {error}.") from error
+        except Exception as error:  # mlx-lm raises whatever a file makes it raise; say which model
+            raise checks.refused(
+                "load_error", f"{self._path} can't be loaded: {type(error).__name__}: {error}."
+            ) from error
+
+    def warm_up(self) -> MlxGenerator:
+        """Compute two short prompts side by side, so that every kernel is compiled. Returns the generator."""
+        if self._model is None or self._tokenizer is None:
+            raise RuntimeError("load comes before warm_up")
+        generator = MlxGenerator(self._model, self._tokenizer, self._spec)
+        for n in range(2):
+            generator.submit(f"warm-up-{n}", [0] * (4 + n), _WARM_UP)
+        while generator.busy:
+            for step in generator.step():
+                if step.failure:
+                    raise LoadError(step.failure)
+        return generator
+
+    def _load(self, progress: Callable[[int, int], None]) -> list[str]:
+        weights.inspect(self._path)
+        config = library.load_config(self._path)
+        model, notes = self._open(config)
+        self._cast(model)
+        self._read(model, progress)
+        self._model = model
+        self._tokenizer = library.load_tokenizer(self._path, config.get("eos_token_id"))
+        return notes + self._machine_notes()
+
+    def _open(self, config: library.Config) -> tuple[nn.Module, list[str]]:
+        """The model with its weights mapped but not read."""
+        _, args_class = library.model_classes(config)
+        overrides, notes = checks.corrections(config, args_class, _tensor_names(self._path))
+        try:
+            model = library.load_model(self._path, overrides)
+        except ValueError as error:
+            raise checks.refused(
+                "weights_mismatch", f"The weights in {self._path} do not match its config.json: {error}."
+            ) from error
+        checks.verify({**config, **overrides}, cast("Any", model).args)
+        return model, notes
+
+    def _cast(self, model: nn.Module) -> None:
+        """Cast the floating weights, apart from those that the model class keeps as they are."""
+        dtype = cast("mx.Dtype", getattr(mx, self._spec.dtype))
+        keep: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
+
+        def cast_one(name: str, value: mx.array) -> mx.array:
+            return value.astype(dtype) if keep(name) and mx.issubdtype(value.dtype, mx.floating) else value
+
+        model.update(tree_map_with_path(cast_one, model.parameters()))
+
+    def _read(self, model: nn.Module, progress: Callable[[int, int], None]) -> None:
+        """Bring the weights into memory, a layer at a time."""
+        layers: list[nn.Module] = cast("Any", model).layers
+        if (self._spec.start_layer, self._spec.end_layer) != (0, len(layers)):
+            raise checks.refused(
+                "wrong_layers",
+                f"The placement wants layers {self._spec.start_layer} to {self._spec.end_layer}, the model "
+                f"has {len(layers)}; one MLX runner holds a whole model.",
+            )
+        progress(0, len(layers))
+        for n, layer in enumerate(layers, start=1):
+            mx.eval(layer.parameters())
+            progress(n, len(layers))
+        mx.eval(model.parameters())
+
+    def _machine_notes(self) -> list[str]:
+        on_cpu = mx.default_device() == mx.Device(mx.cpu)
+        return [blas.HOW_TO_GET] if on_cpu and blas.in_use().get("blas") == "netlib reference" else []
+
+
+def _tensor_names(path: Path) -> frozenset[str]:
+    """Names of the tensors in the weight files, from their headers."""
+    names: set[str] = set()
+    for file in weights.weight_files(path):
+        with (path / file).open("rb") as stream:
+            (size,) = struct.unpack("<Q", stream.read(8))
+            names |= json.loads(stream.read(size)).keys()
+    return frozenset(names)

@@ -1,0 +1,71 @@
+"""The MLX engine as the rest of Cuebook sees it. Imports no MLX: that happens in runners and self-tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engines.contract import LoadSpec
+from engines.mlx import blas
+from engines.processes import python_environment
+from events.values import EngineReport
+
+if TYPE_CHECKING:
+    from engines.mlx.builder import MlxBuilder
+
+_SELF_TEST_SECONDS = 120
+
+
+class MlxEngine:
+    """Implements `engines.contract.Engine`."""
+
+    name = "mlx"
+
+    def self_test(self) -> EngineReport:
+        """Compute something small in a process of its own. Never raises; a crash there is a report.
+
+        The result holds for this machine as long as MLX's version and the BLAS stay the same.
+        """
+        command = [sys.executable, "-m", "engines.mlx.selftest"]
+        environment = python_environment() | self.environment(os.cpu_count() or 1)
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, timeout=_SELF_TEST_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return failed(f"The self-test of MLX did not end: {error}.")
+        try:
+            return msgspec.json.decode(done.stdout, type=EngineReport)
+        except msgspec.DecodeError:
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+            return failed(f"The self-test of MLX ended with exit code {done.returncode}: {last[0]}")
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Variables for a runner: threads, no network, and OpenBLAS preloaded on a Linux CPU."""
+        chosen = {
+            "OMP_NUM_THREADS": str(threads),
+            "OPENBLAS_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
+            "HF_HUB_OFFLINE": "1",
+        }
+        found = blas.find() if blas.wanted() else None
+        if found:
+            before = os.environ.get("LD_PRELOAD", "")
+            chosen["LD_PRELOAD"] = f"{found}:{before}" if before else str(found)
+        return chosen
+
+    def builder(self, spec: LoadSpec) -> MlxBuilder:
+        """A builder; from here on MLX is in the process."""
+        from engines.mlx.builder import MlxBuilder
+
+        return MlxBuilder(spec)
+
+
+def failed(detail: str) -> EngineReport:
+    """The report of an engine that can't be used here."""
+    return EngineReport(engine="mlx", version="", ok=False, detail=detail, device_ids=[], dtype="float32")

@@ -1,0 +1,192 @@
+"""The runner process: `python -m engines.runner --fd N`, where N is its end of the supervisor's socket.
+
+The main thread loads the model and steps the engine; a reader thread takes messages, prepares prompts and
+ends the process at once when the socket closes, whatever the main thread is in. Engines are imported
+after the runner has said that it is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import queue
+import socket
+import threading
+import traceback
+
+import psutil
+
+from engines.contract import Builder, LoadError, LoadSpec
+from engines.os_process import die_with_parent, name_process
+from engines.serving import Serving, StepFailed, broken
+from engines.wire import (
+    Cancel,
+    Channel,
+    ChannelClosed,
+    Connect,
+    Generate,
+    Load,
+    StatusIs,
+    Stop,
+    ToRunner,
+    WarmUp,
+)
+from events import status
+from events.values import Cause
+
+FAILED = 1
+"""Exit code after a `Failed` status."""
+ORPHANED = 3
+"""Exit code where the supervisor's socket closed."""
+
+
+class _Stopped(Exception):
+    """The supervisor said `Stop` while the main thread was loading."""
+
+
+class Runner:
+    """The state machine of one runner, from Idle to Shutdown or Failed."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[Load | Connect | WarmUp | Stop] = queue.SimpleQueue()
+        self._builder: Builder | None = None
+        self._serving: Serving | None = None
+        self._status: status.RunnerStatus = status.Spawning()
+        self._stopping = threading.Event()
+
+    def run(self) -> int:
+        """Serve until stopped; returns the exit code."""
+        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        self._say(_idle())
+        try:
+            self._serve()
+        except (_Stopped, ChannelClosed):
+            pass
+        except (LoadError, StepFailed) as error:
+            return self._fail(error.cause)
+        except Exception as error:
+            traceback.print_exc()
+            return self._fail(Cause(code="runner_error", message=f"{type(error).__name__}: {error}"))
+        self._say(status.Shutdown())
+        return 0
+
+    def _serve(self) -> None:
+        """Follow the supervisor up to Ready, then serve tasks until `Stop`."""
+        while self._serving is None:
+            message = self._inbox.get()
+            if isinstance(message, Stop):
+                return
+            if isinstance(message, Load):
+                self._load(message)
+            elif isinstance(message, Connect):
+                self._connect()
+            else:
+                self._warm_up()
+        self._serving.run()
+
+    def _connect(self) -> None:
+        """Meet the other ranks: a world of one has none."""
+        self._say(status.Connecting())
+        self._say(status.Connected())
+
+    def _load(self, message: Load) -> None:
+        from engines.registry import engine
+
+        self._say(status.Loading(layers=0, total=message.card.n_layers))
+        self._builder = engine(message.engine).builder(_spec(message))
+        self._builder.connect()
+        notes = self._builder.load(self._loading)
+        self._say(status.Loaded(notes=notes))
+
+    def _loading(self, layers: int, total: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        self._say(status.Loading(layers=layers, total=total))
+
+    def _warm_up(self) -> None:
+        self._say(status.WarmingUp())
+        if self._builder is None:
+            raise RuntimeError("told to warm up before a model was loaded")
+        serving = Serving(self._channel, self._builder.warm_up())
+        if self._stopping.is_set():
+            raise _Stopped
+        self._serving = serving
+        self._say(status.Ready())
+
+    def _say(self, new: status.RunnerStatus) -> None:
+        self._status = new
+        self._channel.send(StatusIs(status=new))
+
+    def _fail(self, cause: Cause) -> int:
+        self._say(status.Failed(phase=status.name(self._status), cause=cause))
+        return FAILED
+
+    def _read(self) -> None:
+        """The reader's thread. Never returns: the end of the socket is the end of the process."""
+        try:
+            for message in self._channel.receive():
+                self._route(message)
+        except Exception:  # a broken frame or a bug: without a reader the runner can't be told anything
+            traceback.print_exc()
+            os._exit(FAILED)
+        os._exit(0 if self._stopping.is_set() else ORPHANED)
+
+    def _route(self, message: object) -> None:
+        serving = self._serving
+        if isinstance(message, Generate):
+            if serving is None:
+                cause = Cause(code="not_ready", message="The runner has no model ready yet.")
+                self._channel.send(broken(message.task_id, cause))
+            else:
+                serving.admit(message)
+        elif isinstance(message, Cancel):
+            if serving is not None:
+                serving.cancel(message)
+        elif isinstance(message, Stop):
+            self._stop(message)
+        elif isinstance(message, Load | Connect | WarmUp):
+            self._inbox.put(message)
+
+    def _stop(self, message: Stop) -> None:
+        self._say(status.ShuttingDown())
+        self._stopping.set()
+        self._inbox.put(message)
+        if self._serving is not None:
+            self._serving.quit()
+
+
+def _idle() -> status.Idle:
+    from engines.mlx import blas
+
+    process = psutil.Process()
+    return status.Idle(pid=process.pid, started_at=process.create_time(), options=blas.in_use())
+
+
+def _spec(message: Load) -> LoadSpec:
+    return LoadSpec(
+        card=message.card,
+        path=message.path,
+        dtype=message.dtype,
+        context=message.context,
+        batch=message.batch,
+        start_layer=message.start_layer,
+        end_layer=message.end_layer,
+        prefill_chunk=message.prefill_chunk,
+    )
+
+
+def main() -> int:
+    """Entry point of the process."""
+    parser = argparse.ArgumentParser(prog="engines.runner")
+    parser.add_argument("--fd", type=int, required=True, help="the runner's end of the socket pair")
+    fd: int = parser.parse_args().fd
+    faulthandler.enable()
+    die_with_parent()
+    name_process("cuebook-runner")
+    return Runner(Channel(socket.socket(fileno=fd), ToRunner)).run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
