@@ -1,0 +1,1 @@
+"""What `cuebook doctor` looks at, one module for each kind of thing."""
