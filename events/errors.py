@@ -32,7 +32,11 @@ class LogFailed(LogError):
 
 
 class DraftRefused(LogError):
-    """A draft can't be recorded as it is. Nothing of its batch was written."""
+    """The draft for ``command_id`` can't be recorded as it is. Nothing of its batch was written."""
+
+    def __init__(self, message: str, command_id: str) -> None:
+        super().__init__(message)
+        self.command_id = command_id
 
 
 class Unreadable(LogError):

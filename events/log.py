@@ -84,17 +84,17 @@ class EventLog:
         """
         if self._failed:
             raise LogFailed(f"An earlier write to {self.path} failed: close the log and open it again.")
-        answers = self._known([draft.command.command_id for draft in drafts])
+        encoded = [EncodedDraft(draft) for draft in drafts]
+        answers = self._known([item.command_id for item in encoded])
         batch = Batch(self._tail)
         durable = False
-        for draft in drafts:
-            command_id = draft.command.command_id
-            if command_id not in answers:
-                answers[command_id] = batch.add(EncodedDraft(draft))
-                durable = durable or not draft.observation
+        for item in encoded:
+            if item.command_id not in answers:
+                answers[item.command_id] = batch.add(item)
+                durable = durable or not item.draft.observation
         if batch.decisions:
             self._write(batch, durable)
-        return [answers[draft.command.command_id] for draft in drafts]
+        return [answers[item.command_id] for item in encoded]
 
     def _write(self, batch: Batch, durable: bool) -> None:
         with self._transaction(durable):

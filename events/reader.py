@@ -74,7 +74,7 @@ class LogReader:
                 except msgspec.MsgspecError:
                     event = self._event(seq)
                 else:
-                    if event.VERSION != version:
+                    if version != event.VERSION:
                         event = self._event(seq)
                 yield seq, epoch, at, event
 

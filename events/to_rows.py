@@ -21,10 +21,11 @@ class EncodedDraft:
     never gets into a log from which nothing can be removed.
     """
 
-    __slots__ = ("bodies", "command", "command_type", "draft", "facts", "reason")
+    __slots__ = ("bodies", "command", "command_id", "command_type", "draft", "facts", "reason")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self.command_id = draft.command.command_id
         self.command_type = type(draft.command).__name__
         try:
             if draft.rejection is not None and draft.events:
@@ -37,7 +38,7 @@ class EncodedDraft:
             self.bodies = [_body(event) for event in draft.events]
         except (ValueError, TypeError, LogError) as error:
             raise DraftRefused(
-                f"{self.command_type} {draft.command.command_id} can't be recorded: {error}."
+                f"{self.command_type} {self.command_id} can't be recorded: {error}.", self.command_id
             ) from error
 
 
@@ -79,7 +80,7 @@ class Batch:
             for event, body in zip(draft.events, item.bodies, strict=True)
         ]
         columns = (
-            self._decision_id, command.command_id, item.command_type, command.VERSION, item.command,
+            self._decision_id, item.command_id, item.command_type, command.VERSION, item.command,
             item.facts, draft.decider, draft.decider_version, epoch, origin, item.reason, first_seq,
             len(recorded), at,
         )  # fmt: skip
@@ -87,7 +88,7 @@ class Batch:
         self.decisions.append((*columns, self._decision_hash))
         return Committed(
             decision_id=self._decision_id,
-            command_id=command.command_id,
+            command_id=item.command_id,
             command=command,
             facts=draft.facts,
             decider=draft.decider,
