@@ -6,6 +6,7 @@ It fills in Pykka's extension points: the loop, the inbox and the future. Pykka'
 
 from __future__ import annotations
 
+import threading
 import weakref
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -56,7 +57,8 @@ class Actor(pykka.ThreadingActor):
     def started(self) -> None:
         """Runs first, on the actor's thread; whoever starts the actor waits for it and sees its exception.
 
-        Messages that arrive meanwhile wait. What fails here must clean up here: `stopping` is not called.
+        Messages that arrive meanwhile wait; to ask the supervisor from here can only time out. What fails
+        here must clean up here: `stopping` is not called.
         """
 
     def stopping(self) -> None:
@@ -77,7 +79,7 @@ class Actor(pykka.ThreadingActor):
     def after(self, delay: float, message: Any) -> Timer:
         """Tell this incarnation ``message`` in ``delay`` seconds, past the bound and what waits.
 
-        The timer dies with the incarnation.
+        The timer dies with the incarnation. Cancelling is not taking back: the message may wait already.
         """
         timer = self.clock.call_later(delay, partial(self.mailbox.put_system, message))
         self._timers.add(timer)
@@ -105,6 +107,7 @@ class Actor(pykka.ThreadingActor):
     def wait_started(self, timeout: float) -> None:
         """Wait until `started` has returned. Raises StartFailed, from its exception where it has one."""
         if not self._up.wait(timeout):
+            self.mailbox.close()
             self.stop()
             message = f"{self.name} was not up after {timeout:g} s"
             raise StartFailed(Cause(code="start_failed", message=message))
@@ -119,6 +122,7 @@ class Actor(pykka.ThreadingActor):
         return Deferred()
 
     def _actor_loop(self) -> None:
+        threading.current_thread().name = self.name
         try:
             self.started()
         except BaseException as error:

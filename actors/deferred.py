@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
@@ -83,8 +84,9 @@ class Deferred(pykka.Future[T]):
         self.resolve(value)
 
     def set_exception(self, exc_info: Any = None) -> None:
-        """Pykka's name for `fail`; takes the triple of ``sys.exc_info()``."""
-        self.fail(exc_info[1] if exc_info else RuntimeError("failed without an exception"))
+        """Pykka's name for `fail`; takes the triple of ``sys.exc_info()``, by default the current one."""
+        error = (exc_info or sys.exc_info())[1]
+        self.fail(error or RuntimeError("failed without an exception"))
 
     def _settle(self, value: Any, error: BaseException | None) -> bool:
         with self._lock:

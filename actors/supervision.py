@@ -46,7 +46,8 @@ class ChildSpec:
 class AddChild:
     """Ask a supervisor to start one more child, last in order. The answer is its Address.
 
-    Raises StartFailed where it does not start, Rejected where the name is taken.
+    The child is not there again after a restart of the supervisor itself. Raises StartFailed where it does
+    not start, Rejected where the name is taken.
     """
 
     spec: ChildSpec
