@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from engines.contract import Generator, Prompt, Refused, Step, TokenLogprob
 from engines.wire import (
@@ -178,7 +179,7 @@ class Serving:
             timings=task.timings(now),
         )
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> NoReturn:
         traceback.print_exc()
         cause = _unexpected("engine_error", error)
         for task_id, task in self._open.items():

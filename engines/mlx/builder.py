@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_map_with_path
 
 from engines import weights
 from engines.contract import LoadError, LoadSpec
@@ -19,6 +18,7 @@ from engines.mlx.generator import MlxGenerator
 from engines.model_errors import StoreError
 from events.values import Sampling
 
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 _WARM_UP = Sampling(max_tokens=3, temperature=0.7, top_p=0.9, seed=0)
 
 
@@ -66,7 +66,7 @@ class MlxBuilder:
         weights.inspect(self._path)
         config = library.load_config(self._path)
         model, notes = self._open(config)
-        self._cast(model)
+        library.cast_weights(model, _DTYPES[self._spec.dtype])
         self._read(model, progress)
         self._model = model
         self._tokenizer = library.load_tokenizer(self._path, config.get("eos_token_id"))
@@ -85,19 +85,9 @@ class MlxBuilder:
         checks.verify({**config, **overrides}, cast("Any", model).args)
         return model, notes
 
-    def _cast(self, model: nn.Module) -> None:
-        """Cast the floating weights, apart from those that the model class keeps as they are."""
-        dtype = cast("mx.Dtype", getattr(mx, self._spec.dtype))
-        keep: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
-
-        def cast_one(name: str, value: mx.array) -> mx.array:
-            return value.astype(dtype) if keep(name) and mx.issubdtype(value.dtype, mx.floating) else value
-
-        model.update(tree_map_with_path(cast_one, model.parameters()))
-
     def _read(self, model: nn.Module, progress: Callable[[int, int], None]) -> None:
         """Bring the weights into memory, a layer at a time."""
-        layers: list[nn.Module] = cast("Any", model).layers
+        layers = library.layers(model)
         if (self._spec.start_layer, self._spec.end_layer) != (0, len(layers)):
             raise checks.refused(
                 "wrong_layers",
@@ -106,9 +96,9 @@ class MlxBuilder:
             )
         progress(0, len(layers))
         for n, layer in enumerate(layers, start=1):
-            mx.eval(layer.parameters())
+            library.read_weights(layer)
             progress(n, len(layers))
-        mx.eval(model.parameters())
+        library.read_weights(model)
 
     def _machine_notes(self) -> list[str]:
         on_cpu = mx.default_device() == mx.Device(mx.cpu)

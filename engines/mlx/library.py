@@ -1,4 +1,6 @@
-"""What we take from mlx-lm, with types: it ships none that a strict checker accepts."""
+"""What we take from MLX and mlx-lm, with types: theirs are too loose for a strict checker."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any, Protocol, cast
 import mlx.core as mx
 import mlx.nn as nn
 import tokenizers
+from mlx.utils import tree_map_with_path
 
 Config = dict[str, Any]
 
@@ -76,7 +79,7 @@ def batch_generator(model: nn.Module, eos: Sequence[int], *, batch: int, prefill
     """
     from mlx_lm.generate import BatchGenerator
 
-    made: object = BatchGenerator(
+    made = BatchGenerator(
         model,
         stop_tokens=[[token] for token in eos],
         completion_batch_size=batch,
@@ -97,20 +100,38 @@ def load_config(path: Path) -> Config:
     """config.json, with generation_config.json's eos_token_id where it names one."""
     from mlx_lm import utils
 
-    return cast("Config", utils.load_config(path))
+    return utils.load_config(path)
 
 
 def model_classes(config: Config) -> tuple[type[nn.Module], type[object]]:
     """The model class and its arguments class. Raises `ValueError` for a model type mlx-lm lacks."""
     from mlx_lm import utils
 
-    classes: object = utils._get_classes(config)  # pyright: ignore[reportPrivateUsage]
-    return cast("tuple[type[nn.Module], type[object]]", classes)
+    return utils._get_classes(config)  # pyright: ignore[reportPrivateUsage]
 
 
 def load_model(path: Path, overrides: Config) -> nn.Module:
     """The model with its weights not yet read. Raises `ValueError` where tensors are missing or left over."""
     from mlx_lm import utils
 
-    loaded: object = utils.load_model(path, lazy=True, strict=True, model_config=overrides)
-    return cast("tuple[nn.Module, Config]", loaded)[0]
+    return utils.load_model(path, lazy=True, strict=True, model_config=overrides)[0]
+
+
+def cast_weights(model: nn.Module, dtype: mx.Dtype) -> None:
+    """Cast the floating weights, apart from those that the model class keeps as they are. Nothing is read."""
+    wanted: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
+
+    def cast_one(name: str, value: mx.array) -> mx.array:
+        return value.astype(dtype) if wanted(name) and mx.issubdtype(value.dtype, mx.floating) else value
+
+    model.update(tree_map_with_path(cast_one, model.parameters()))
+
+
+def layers(model: nn.Module) -> list[nn.Module]:
+    """The model's layers, in order."""
+    return cast("Any", model).layers
+
+
+def read_weights(module: nn.Module) -> None:
+    """Bring the weights of a module into memory."""
+    mx.eval(module.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 
 import msgspec
 import numpy as np
@@ -22,36 +23,30 @@ def main() -> None:
 
 
 def _test() -> EngineReport:
-    import mlx.core as mx
-    import mlx_lm
-
-    wrong = _difference()
-    if wrong > 1e-2:
-        return failed(f"MLX computes wrongly here: a product differs from numpy's by {wrong:.3g}.")
+    if not _computes():
+        return failed("MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
     options = blas.in_use() if kind == "cpu" else {}
     hint = f" {blas.HOW_TO_GET}" if options.get("blas") == "netlib reference" else ""
     return EngineReport(
         engine="mlx",
-        version=f"{mx.__version__} (mlx-lm {mlx_lm.__version__})",
+        version=f"{version('mlx')} (mlx-lm {version('mlx-lm')})",
         ok=True,
         detail=f"MLX computes on {kind}.{hint}",
         device_ids=[f"{kind}:0"],
-        # A CPU converts bfloat16 around every product: half the speed of float32, measured.
+        # On a CPU bfloat16 takes 1.5 times as long in decode and 8 times in prefill (SmolLM2, OpenBLAS).
         dtype="float32" if kind == "cpu" else "bfloat16",
         options=options,
     )
 
 
-def _difference() -> float:
-    """Largest difference to numpy in a product that one gemm and one gemv compute."""
+def _computes() -> bool:
+    """True where the product that a gemm and the one that a gemv computes are numpy's."""
     import mlx.core as mx
 
     draw = np.random.default_rng(0)
     a, b = (draw.normal(0, 0.1, shape).astype(np.float32) for shape in ((16, 64), (64, 48)))
-    product = np.array(mx.array(a) @ mx.array(b))
-    row = np.array(mx.array(a[:1]) @ mx.array(b))
-    return float(max(np.abs(product - a @ b).max(), np.abs(row - a[:1] @ b).max()))
+    return all(mx.allclose(mx.array(x) @ mx.array(b), mx.array(x @ b), atol=1e-2) for x in (a, a[:1]))
 
 
 def _kind() -> str:
