@@ -132,6 +132,11 @@ class ModelStore:
             return None
 
 
+def check(path: Path, model_id: str | None = None) -> StoredModel:
+    """The model in a directory, in the store or not. Raises `ModelError` where it can't be used."""
+    return _read(path, model_id or path.name)
+
+
 def begin(root: Path, model_id: str, *, resume: bool) -> Path:
     """The directory in which a model's files gather. With ``resume`` an earlier attempt's are kept."""
     final = model_ids.directories(root, model_id)[0]
