@@ -6,7 +6,7 @@ from functools import singledispatch
 
 from events import commands as cmd
 from events.base import Command
-from projections.words import reason, runner_status, size, wishes
+from projections.words import count, reason, runner_status, size, wishes
 
 
 @singledispatch
@@ -87,7 +87,8 @@ def _(command: cmd.ReportResources) -> str:
 @asked.register
 def _(command: cmd.ReportActor) -> str:
     if command.dead_letters:
-        return f"{command.origin} counted {command.dead_letters} messages to {command.actor} after its end"
+        letters = count(command.dead_letters, "message")
+        return f"{command.origin} counted {letters} to {command.actor} after its end"
     return f"{command.origin} reported a crash of its actor {command.actor}"
 
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from events import catalogue as ev
 from events import status as st
 from events.base import Event
-from events.values import Cause, Usage
+from events.values import Usage
 from projections.batch import Batch
 from projections.entity_rows import RUNNING_DOWNLOAD
-from projections.words import end_of_process, moment, origin, reason, runner_status, status_detail
+from projections.failures import Failure
+from projections.words import moment, origin, reasons, status_detail
 
 
 class Place(NamedTuple):
@@ -66,8 +67,6 @@ def _(event: ev.NodeStarted, batch: Batch, place: Place) -> None:
 def _(event: ev.NodeStopped, batch: Batch, place: Place) -> None:
     row = {"stopped_at": place.at, "stopped_because": event.cause.message}
     batch.update("nodes", {"node_id": event.node_id}, row)
-    if not event.clean:
-        _failure(batch, place, "node", event.node_id, event.cause)
 
 
 @write.register
@@ -80,9 +79,6 @@ def _(event: ev.ActorFailed, batch: Batch, place: Place) -> None:
         "at": place.at,
     }
     batch.run("actors", _ACTOR_FAILED, row)
-    detail: dict[str, str | int | float] = {"action": event.action, "restarts": event.restarts}
-    cause = Cause(code="actor_crashed", message=event.error, detail=detail)
-    _failure(batch, place, "actor", event.actor, cause)
 
 
 @write.register
@@ -138,7 +134,6 @@ def _(event: ev.DownloadFailed, batch: Batch, place: Place) -> None:
         "at": place.at,
     }
     batch.run("downloads", _DOWNLOAD_FAILED, row)
-    _failure(batch, place, "download", event.model_id, event.cause)
 
 
 @write.register
@@ -192,7 +187,7 @@ def _candidates(event: ev.InstancePlaced, batch: Batch, place: Place) -> None:
             "engine": candidate.engine,
             "dtype": candidate.dtype,
             "verdict": candidate.verdict,
-            "reasons": "; ".join(candidate.reasons),
+            "reasons": reasons(candidate),
             "has_files": int(candidate.has_files),
             "weights_bytes": candidate.weights_bytes,
             "kv_bytes": candidate.kv_bytes,
@@ -212,13 +207,11 @@ def _(event: ev.InstanceReady, batch: Batch, place: Place) -> None:
 @write.register
 def _(event: ev.InstanceSetBack, batch: Batch, place: Place) -> None:
     _placement_over(batch, place, event.instance_id, "set back", event.cause.message)
-    _failure(batch, place, "instance", event.instance_id, event.cause)
 
 
 @write.register
 def _(event: ev.InstanceFailed, batch: Batch, place: Place) -> None:
     _placement_over(batch, place, event.instance_id, "failed", event.cause.message)
-    _failure(batch, place, "instance", event.instance_id, event.cause)
 
 
 @write.register
@@ -256,7 +249,6 @@ def _(event: ev.RunnerStatusChanged, batch: Batch, place: Place) -> None:
         row["ended_at"] = place.at
         row["signal"] = status.diagnostics.signal or None
         row["exit_code"] = status.diagnostics.exit_code
-        _runner_failure(batch, place, event.runner_id, status)
     batch.update("runners", {"runner_id": event.runner_id}, row)
     _runner_history(batch, place, event.runner_id, event.instance_id, status)
 
@@ -322,7 +314,6 @@ def _(event: ev.TaskFinished, batch: Batch, place: Place) -> None:
 def _(event: ev.TaskFailed, batch: Batch, place: Place) -> None:
     row = {"status": "failed", "cause_code": event.cause.code, "cause": event.cause.message}
     batch.update("tasks", {"task_id": event.task_id}, {**row, **_ended(event.usage, place)})
-    _failure(batch, place, "task", event.task_id, event.cause)
 
 
 @write.register
@@ -339,31 +330,23 @@ def _ended(usage: Usage, place: Place) -> dict[str, str | int | float | None]:
     }
 
 
-def _runner_failure(batch: Batch, place: Place, runner_id: str, status: st.Failed) -> None:
-    detail = _pairs(status.cause.detail)
-    lines = [detail] if detail else []
-    cause = Cause(code=status.cause.code, message=runner_status(runner_id, status))
-    _failure(batch, place, "runner", runner_id, cause, [*lines, *status.diagnostics.stderr_tail])
-
-
-def _failure(
-    batch: Batch, place: Place, kind: str, subject: str, cause: Cause, lines: list[str] | None = None
-) -> None:
+def write_failure(batch: Batch, place: Place, failure: Failure) -> None:
+    """Write the row of a failure."""
     row = {
         "failure_id": place.seq,
         "at": place.at,
-        "kind": kind,
-        "subject": subject,
-        "code": cause.code,
-        "sentence": cause.message,
-        "detail": _pairs(cause.detail) if lines is None else "\n".join(lines),
+        "kind": failure.kind,
+        "subject": failure.subject,
+        "code": failure.code,
+        "sentence": failure.sentence,
+        "detail": "\n".join(failure.detail),
         "instance_id": place.instance_id,
         "decision_id": place.decision_id,
     }
     batch.insert("failures", row)
 
 
-def _pairs(values: dict[str, str] | dict[str, str | int | float]) -> str:
+def _pairs(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 

@@ -21,6 +21,7 @@ _ROWS = (
     "projections/batch.py",
     "projections/entity_rows.py",
     "projections/event_rows.py",
+    "projections/failures.py",
     "projections/mirror.py",
     "projections/words.py",
     "projections/command_words.py",

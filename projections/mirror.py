@@ -17,6 +17,7 @@ from projections.batch import Batch
 from projections.command_words import asked, subject
 from projections.entity_rows import track, write_touched
 from projections.evolve import apply
+from projections.failures import failure_of
 from projections.snapshot import load_state
 from projections.state import ClusterState
 from projections.words import moment, sentence
@@ -120,6 +121,9 @@ class Mirror:
         apply(state, recorded.seq, recorded.epoch, recorded.at, event)
         write_touched(self._batch, state, place.seq, place.at)
         event_rows.write(event, self._batch, place)
+        failure = failure_of(event)
+        if failure is not None:
+            event_rows.write_failure(self._batch, place, failure)
         row = {
             "seq": place.seq,
             "at": place.at,

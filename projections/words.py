@@ -23,6 +23,16 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 20):.0f} MiB"
 
 
+def count(n: int, thing: str) -> str:
+    """A number of things, e.g. ``1 attempt`` or ``3 attempts``."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def parameters(n: int) -> str:
+    """A number of parameters as people say it, e.g. ``135M`` or ``7.6B``."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M"
+
+
 def reason(cause: Cause) -> str:
     """The sentence of a cause, fit to follow a colon: without its full stop."""
     return cause.message.rstrip(". ") or cause.code
@@ -51,11 +61,17 @@ def where(placement: Placement) -> str:
     )
 
 
+def reasons(candidate: Candidate) -> str:
+    """Why a candidate got its verdict, e.g. ``needs 1.10 GiB, 14.00 GiB are free``."""
+    numbers = f"needs {size(candidate.needed_bytes)}, {size(candidate.free_bytes)} are free"
+    return "; ".join(candidate.reasons) or numbers
+
+
 def verdict(candidate: Candidate) -> str:
-    """Why a candidate was chosen or not, e.g. ``cpu:0 of node-ef was refused: needs 9 GiB of 4 GiB``."""
-    why = "; ".join(candidate.reasons) or f"needs {size(candidate.needed_bytes)}"
+    """A candidate in words, e.g. ``mlx on cpu:0 of node-ef was refused: node node-ab was asked for``."""
     word = {"chosen": "was chosen", "fits": "fits", "refused": "was refused"}[candidate.verdict]
-    return f"{candidate.device_id} of {candidate.node_id} {word}: {why}"
+    where = f"{candidate.engine} on {candidate.device_id} of {candidate.node_id}"
+    return f"{where} {word}: {reasons(candidate)}"
 
 
 def origin(source: ModelSource) -> str:
@@ -98,8 +114,9 @@ def runner_status(runner: str, status: st.RunnerStatus) -> str:
         case st.Idle():
             return f"{runner} is up ({status_detail(status)})"
         case st.Failed():
-            end = end_of_process(status.diagnostics)
-            return f"{runner} {end} while {status.phase}: {reason(status.cause)}"
+            end = f"{runner} {end_of_process(status.diagnostics)} while {status.phase}"
+            known = status.diagnostics.signal and status.diagnostics.signal in status.cause.message
+            return end if known else f"{end}: {reason(status.cause)}"
         case st.Loading() if status.layers == 0:
             return f"{runner} began to load {status.total} layers"
         case _:
@@ -161,14 +178,15 @@ def _(event: ev.ActorFailed) -> str:
 
 @sentence.register
 def _(event: ev.DeadLettersCounted) -> str:
-    return f"{event.count} messages reached {event.actor} of {event.node_id} after its end, one a {event.sample}"
+    messages = count(event.count, "message")
+    return f"{messages} reached {event.actor} of {event.node_id} after its end, such as {event.sample}"
 
 
 @sentence.register
 def _(event: ev.ModelDescribed) -> str:
     card = event.card
     return (
-        f"Model {event.model_id} became known: {card.model_type}, {card.n_params / 1e6:.0f}M parameters, "
+        f"Model {event.model_id} became known: {card.model_type}, {parameters(card.n_params)} parameters, "
         f"{card.n_layers} layers, {size(card.weight_bytes)} in {card.dtype}, from {origin(event.source)}"
     )
 
@@ -215,7 +233,7 @@ def _(event: ev.InstancePlaced) -> str:
     return (
         f"{event.instance_id} was placed (attempt {placement.attempt}) on {where(placement)} "
         f"with {placement.engine} in {placement.dtype}, context {placement.context}, "
-        f"chosen from {len(event.candidates)} candidate{'s' * (len(event.candidates) != 1)}"
+        f"chosen from {count(len(event.candidates), 'candidate')}"
     )
 
 
@@ -234,7 +252,7 @@ def _(event: ev.InstanceSetBack) -> str:
 
 @sentence.register
 def _(event: ev.InstanceFailed) -> str:
-    return f"{event.instance_id} was given up after {event.attempts} attempts: {reason(event.cause)}"
+    return f"{event.instance_id} was given up after {count(event.attempts, 'attempt')}: {reason(event.cause)}"
 
 
 @sentence.register
@@ -270,18 +288,18 @@ def _(event: ev.TaskCancelRequested) -> str:
 def _(event: ev.TaskFinished) -> str:
     usage, times = event.usage, event.timings
     return (
-        f"{event.task_id} finished ({event.finish_reason}) with {usage.completion_tokens} tokens for a prompt of "
-        f"{usage.prompt_tokens}: {times.queued_s:.2f} s queued, {times.prefill_s:.2f} s prefill, "
+        f"{event.task_id} finished ({event.finish_reason}) with {count(usage.completion_tokens, 'token')} for a "
+        f"prompt of {usage.prompt_tokens}: {times.queued_s:.2f} s queued, {times.prefill_s:.2f} s prefill, "
         f"{times.decode_s:.2f} s decode"
     )
 
 
 @sentence.register
 def _(event: ev.TaskFailed) -> str:
-    made = f" after {event.usage.completion_tokens} tokens" if event.usage.completion_tokens else ""
+    made = f" after {count(event.usage.completion_tokens, 'token')}" if event.usage.completion_tokens else ""
     return f"{event.task_id} failed{made}: {reason(event.cause)}"
 
 
 @sentence.register
 def _(event: ev.TaskCancelled) -> str:
-    return f"{event.task_id} was cancelled after {event.usage.completion_tokens} tokens: {event.reason}"
+    return f"{event.task_id} was cancelled after {count(event.usage.completion_tokens, 'token')}: {event.reason}"
