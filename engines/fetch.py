@@ -57,7 +57,7 @@ def fetch(
 
 def _use(source: ModelSource, card: ModelCard) -> Path:
     path = Path(source.location)
-    store.check(path, card.model_id)
+    store.read(path, card.model_id)
     return path
 
 

@@ -41,9 +41,8 @@ def explain(error: Exception, model_id: str, endpoint: str) -> FetchError:
             fix = "Check the network, the proxy and HF_ENDPOINT, or import the files from a directory"
             return failed("hub_unreachable", model_id, reason, fix, retryable=True)
         case OSError() if error.errno is not None:
-            return failed(
-                "store_not_writable", model_id, str(error), "Free some room, or choose another disk"
-            )
+            fix = "Free some room, or choose another disk"
+            return failed("store_not_writable", model_id, str(error), fix)
         case _:
             reason = str(error).split("\n")[0]
             return failed("download_broken", model_id, reason, "Try again", retryable=True)

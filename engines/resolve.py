@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engines import catalogue, hub, model_ids
 from engines.model_errors import FetchError, Unknown, refusal
-from engines.store import ModelStore, StoredModel, check
+from engines.store import ModelStore, StoredModel, read
 from events.values import Cause, ModelCard, ModelSource
 
 
@@ -22,13 +22,14 @@ class Described:
 
 
 def describe(model_id: str, *, store: ModelStore, offline: bool, hub_endpoint: str = "") -> Described:
-    """Find a model by id, or by the path of its directory (absolute, or starting with a dot or ``~``).
+    """Find a model by id, or by the absolute path of its directory (``~`` may stand for home).
 
     Raises `Unknown` with near matches where nobody knows it, another `ModelError` where it is known and
     can't be used.
     """
-    if model_id.startswith(("/", ".", "~")):
-        return _stored(check(Path(model_id).expanduser().resolve()))
+    if model_id.startswith(("/", "~")):
+        path = Path(model_id).expanduser().resolve()
+        return _stored(read(path, model_ids.canonical(path.name)))
     name = model_ids.canonical(model_id)
     if stored := store.find(name):
         return _stored(stored)
@@ -58,6 +59,5 @@ def _unknown(name: str, reason: str, store: ModelStore) -> Cause:
     known = sorted({*catalogue.entries(), *(model.model_id for model in store.scan())})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"Known are: {', '.join(known)}."
-    return refusal(
-        "model_unknown", f"There is no model '{name}' on this machine, and {reason.rstrip('.')}. {hint}"
-    )
+    message = f"There is no model '{name}' on this machine, and {reason.rstrip('.')}. {hint}"
+    return refusal("model_unknown", message)

@@ -63,7 +63,7 @@ class ModelStore:
         """The model, or None. Raises `Unknown` for a malformed id, `ModelError` for unusable files."""
         name = model_ids.canonical(model_id)
         path = _present(self._roots(), name)
-        return _read(path, name) if path else None
+        return read(path, name) if path else None
 
     def place_for(self, size_bytes: int) -> Path:
         """The first writable directory with room for a model. Raises `StoreError` with the numbers."""
@@ -117,7 +117,7 @@ class ModelStore:
         partial = begin(self.place_for(size), name, resume=False)
         try:
             fill(partial)
-            return _read(finish(partial, source), name)
+            return read(finish(partial, source), name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -126,15 +126,21 @@ class ModelStore:
 
     def _try(self, path: Path, model_id: str) -> StoredModel | None:
         try:
-            return _read(path, model_id)
+            return read(path, model_id)
         except ModelError as error:
             self.problems.append(Problem(path, error.cause))
             return None
 
 
-def check(path: Path, model_id: str | None = None) -> StoredModel:
+def read(path: Path, model_id: str) -> StoredModel:
     """The model in a directory, in the store or not. Raises `ModelError` where it can't be used."""
-    return _read(path, model_id or path.name)
+    card = card_from_directory(path, model_id)
+    kept = manifest.read(path)
+    if kept is not None:
+        manifest.check_sizes(path, kept)
+    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    source = kept.source if kept else ModelSource(kind="directory", location=str(path))
+    return StoredModel(model_id, card, path, size, source)
 
 
 def begin(root: Path, model_id: str, *, resume: bool) -> Path:
@@ -188,16 +194,6 @@ def _looks_like_model(path: Path) -> bool:
 def _id_of(name: str) -> str:
     organisation, separator, model = name.partition("--")
     return f"{organisation}/{model}" if separator and organisation and model else name
-
-
-def _read(path: Path, model_id: str) -> StoredModel:
-    card = card_from_directory(path, model_id)
-    kept = manifest.read(path)
-    if kept is not None:
-        manifest.check_sizes(path, kept)
-    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-    source = kept.source if kept else ModelSource(kind="directory", location=str(path))
-    return StoredModel(model_id, card, path, size, source)
 
 
 def _free_bytes(root: Path) -> int:
