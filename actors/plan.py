@@ -35,6 +35,8 @@ class LocalView:
     dispatched: set[str] = field(default_factory=set[str])
     cancelling: set[str] = field(default_factory=set[str])
     fetching: set[str] = field(default_factory=set[str])
+    spent: set[str] = field(default_factory=set[str])
+    """Runners that were created once: an id is never used for a second process."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -148,7 +150,7 @@ def _shut_down(state: ClusterState, view: LocalView) -> Iterator[Step]:
             continue
         if not isinstance(runner.status, Spawning):
             yield ReportLost(runner)
-        elif not runner.current:
+        elif not runner.current and runner.runner_id not in view.spent:
             yield ReportNeverSpawned(runner.runner_id)
 
 
@@ -156,7 +158,7 @@ def _create(state: ClusterState, view: LocalView) -> Iterator[Step]:
     for instance, rank in _local_ranks(state, view):
         assert instance.placement is not None  # _local_ranks yields placed instances only
         spawning = isinstance(state.runners[rank.runner_id].status, Spawning)
-        if spawning and rank.runner_id not in view.runners:
+        if spawning and rank.runner_id not in view.spent:
             yield CreateRunner(instance.instance_id, instance.placement, rank)
 
 

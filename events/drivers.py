@@ -119,3 +119,8 @@ def has_wal_reset_bug(version: str) -> bool:
     """
     parts = tuple(int(part) for part in version.split(".")[:3])
     return not (parts >= (3, 51, 3) or (3, 50, 7) <= parts < (3, 51, 0) or (3, 44, 6) <= parts < (3, 45, 0))
+
+
+def driver_named(name: str) -> Driver:
+    """The driver called ``name``. Raises `DriverMissing` where its library is not installed."""
+    return ApswDriver() if name == ApswDriver.name else STDLIB

@@ -106,7 +106,5 @@ def _fail_waiting_instances(
         here = any(rank.node_id == command.origin for rank in ranks)
         if instance.model_id == command.model_id and here and instance.status == "placed":
             events.extend(fail_open_tasks(state, cause, instance_id=instance.instance_id))
-            events.append(
-                ev.InstanceFailed(instance_id=instance.instance_id, cause=cause, attempts=attempts)
-            )
+            events.append(ev.InstanceFailed(instance_id=instance.instance_id, cause=cause, attempts=attempts))
     return events

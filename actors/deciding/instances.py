@@ -30,12 +30,8 @@ def place_instance(
     choice = place(state, model, command.settings, seed=facts.seed, attempt=1, prefer=prefer)
     instance_id = drawn("instance", facts.seed)
     return [
-        ev.InstanceRequested(
-            instance_id=instance_id, model_id=command.model_id, settings=command.settings
-        ),
-        ev.InstancePlaced(
-            instance_id=instance_id, placement=choice.placement, candidates=choice.candidates
-        ),
+        ev.InstanceRequested(instance_id=instance_id, model_id=command.model_id, settings=command.settings),
+        ev.InstancePlaced(instance_id=instance_id, placement=choice.placement, candidates=choice.candidates),
     ]
 
 

@@ -25,9 +25,7 @@ def start_epoch(state: ClusterState, command: cmd.StartEpoch, facts: Facts) -> l
                 message=f"Epoch {facts.epoch} can't follow epoch {state.epoch}.",
             )
         )
-    return [
-        ev.EpochStarted(epoch=facts.epoch, node_id=command.node_id, incarnation=command.incarnation)
-    ]
+    return [ev.EpochStarted(epoch=facts.epoch, node_id=command.node_id, incarnation=command.incarnation)]
 
 
 def node_started(state: ClusterState, command: cmd.ReportNodeStarted, facts: Facts) -> list[Event]:
@@ -84,9 +82,7 @@ def _lose_node(state: ClusterState, node: Node, cause: Cause, now: float, *, cle
             continue
         status = Failed(phase=type(runner.status).__name__, cause=cause)
         events.append(
-            ev.RunnerStatusChanged(
-                runner_id=runner.runner_id, instance_id=runner.instance_id, status=status
-            )
+            ev.RunnerStatusChanged(runner_id=runner.runner_id, instance_id=runner.instance_id, status=status)
         )
         events.extend(fail_open_tasks(state, cause, runner_id=runner.runner_id))
     for instance in state.instances.values():

@@ -45,9 +45,7 @@ def ended(
 
 
 def _changed(runner: Runner, status: RunnerStatus) -> Event:
-    return ev.RunnerStatusChanged(
-        runner_id=runner.runner_id, instance_id=runner.instance_id, status=status
-    )
+    return ev.RunnerStatusChanged(runner_id=runner.runner_id, instance_id=runner.instance_id, status=status)
 
 
 def _ended_unasked(runner: Runner) -> Failed:

@@ -1,0 +1,349 @@
+"""The gateway: the cluster as the HTTP API sees it. It lives on the API's event loop.
+
+It has its own copy of the state, asks the master, and joins each request with the tokens of its runner and
+with its end in the log. A stream ends with the terminal event of its task, never with a runner's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from actors.address import Address
+from actors.deferred import awaitable
+from actors.downloader import Describe
+from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.replica import Paths, fold, follow
+from actors.settings import Settings
+from actors.streams import PromptShelf, TokenHub
+from engines.contract import Prompt
+from engines.wire import Admitted, Chunk, Progress
+from events import catalogue as ev
+from events import commands as cmd
+from events.base import Command
+from events.commands import SamplingRequest
+from events.feed import CommitFeed
+from events.ids import fresh
+from events.reader import LogReader
+from events.record import Committed
+from events.values import PlacementSettings, TaskKind
+from projections.state import ClusterState
+
+T = TypeVar("T")
+
+TaskEnd = ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled
+Item = Admitted | Chunk | TaskEnd
+
+ANSWER_TIMEOUT_S = 30.0
+"""Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
+CANCEL_RETRY_S = 0.2
+
+logger = logging.getLogger("cuebook.gateway")
+
+
+class Generation:
+    """The tasks of one request and what comes of them: iterate over (index of the task, item).
+
+    It ends when every task has its terminal event. Close it when nobody listens any more.
+    """
+
+    def __init__(self, gateway: Gateway, request_id: str) -> None:
+        self.request_id = request_id
+        self.task_ids: list[str] = []
+        self._gateway = gateway
+        self._open: dict[str, int] = {}
+        self._items: deque[tuple[int, Item]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = ""
+
+    def __aiter__(self) -> Generation:
+        """The generation itself."""
+        return self
+
+    async def __anext__(self) -> tuple[int, Item]:
+        """The next item; waits for it."""
+        while not self._items:
+            if self.over:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._items.popleft()
+
+    @property
+    def over(self) -> bool:
+        """True once every task has its terminal event."""
+        return bool(self.task_ids) and not self._open
+
+    @property
+    def waiting(self) -> int:
+        """Items that have come and were not taken yet."""
+        return len(self._items)
+
+    def close(self, reason: str) -> None:
+        """Cancel what is still open and take no more. Closing twice is closing once."""
+        if self._closed:
+            return
+        self._closed = reason
+        self._items.clear()
+        if self._open:
+            self._gateway.cancel(list(self._open), reason)
+
+    # For the gateway
+
+    def created(self, task: ev.TaskCreated) -> None:
+        """A task of the request is in the log."""
+        self._open[task.task_id] = task.index
+        self.task_ids.append(task.task_id)
+        if self._closed:
+            self._gateway.cancel([task.task_id], self._closed)
+
+    def put(self, task_id: str, item: Item) -> None:
+        """Something came of a task."""
+        index = self._open.get(task_id)
+        if index is None:
+            return
+        if isinstance(item, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
+            del self._open[task_id]
+        if not self._closed:
+            self._items.append((index, item))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Gateway:
+    """Made anywhere; `open` it on the event loop that is to use it. All its methods belong on that loop."""
+
+    def __init__(
+        self,
+        node_id: str,
+        settings: Settings,
+        paths: Paths,
+        feed: CommitFeed,
+        master: Address,
+        downloader: Address,
+        shelf: PromptShelf,
+        hub: TokenHub,
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings
+        self.state = ClusterState()
+        self._paths = paths
+        self._feed = feed
+        self._master = master
+        self._downloader = downloader
+        self._shelf = shelf
+        self._hub = hub
+        self._inbox: deque[Any] = deque()
+        self._scheduled = False
+        self._requests: dict[str, Generation] = {}
+        self._tasks: dict[str, Generation] = {}
+        self._early: dict[str, list[Item]] = {}
+        self._waiters: set[Callable[[], None]] = set()
+
+    async def open(self) -> None:
+        """Rebuild the state and follow the log and the runners' tokens."""
+        self._loop = asyncio.get_running_loop()
+        self.state, self._subscription = await asyncio.to_thread(
+            follow, self._paths, self._feed, self._arrived
+        )
+        self._hub.attach(self._arrived)
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._hub.attach(None)
+        self._subscription.close()
+
+    def reader(self) -> LogReader:
+        """A new reading connection to the log; use and close it on one thread."""
+        return self._paths.reader()
+
+    async def ask(self, command: Command) -> Committed:
+        """Have a command decided and committed.
+
+        Raises `Rejected` with the cause, `MailboxFull` or `Stopped` where the master can't take it now,
+        `TimeoutError` where the log's disk doesn't answer.
+        """
+        answer = awaitable(self._master.ask_future(command), self._loop)
+        return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+
+    async def library(self, message: Any) -> Any:
+        """Ask the downloader, see `actors.downloader`. Raises what it raises."""
+        return await awaitable(self._downloader.ask_future(message), self._loop)
+
+    async def place(self, model_id: str, settings: PlacementSettings, command_id: str) -> str:
+        """Place an instance; a model that the state doesn't know is looked for first. Returns its id."""
+        if model_id not in self.state.models:
+            described = await self.library(Describe(model_id))
+            model_id = described.card.model_id
+            await self.wait_until(lambda state: state.models.get(model_id), ANSWER_TIMEOUT_S)
+        command = cmd.PlaceInstance(command_id=command_id, model_id=model_id, settings=settings)
+        committed = await self.ask(command)
+        return committed.events[0].event.subject
+
+    async def generate(
+        self,
+        *,
+        model_id: str,
+        instance_id: str,
+        kind: TaskKind,
+        count: int,
+        sampling: SamplingRequest,
+        prompts: Sequence[Prompt],
+        command_id: str,
+    ) -> Generation:
+        """Create the tasks of a request and follow them. Raises what `ask` raises.
+
+        ``prompts`` has one prompt a task. A repeated ``command_id`` is refused: its answer is gone.
+        """
+        request_id = fresh("request")
+        generation = Generation(self, request_id)
+        self._requests[request_id] = generation
+        self._shelf.put(request_id, prompts)
+        command = cmd.CreateTasks(
+            command_id=command_id,
+            request_id=request_id,
+            model_id=model_id,
+            instance_id=instance_id,
+            kind=kind,
+            count=count,
+            sampling=sampling,
+        )
+        try:
+            await self.ask(command)
+        except asyncio.CancelledError:
+            # The decision may still be made: its tasks are then cancelled as they appear.
+            generation.close("the client went away")
+            raise
+        except BaseException:
+            self._forget(request_id, count)
+            raise
+        return generation
+
+    def cancel(self, task_ids: list[str], reason: str) -> None:
+        """Ask for the end of tasks; keeps trying while the master can't take it."""
+        command = cmd.CancelTasks(command_id=fresh("cancel"), task_ids=task_ids, reason=reason)
+        self._send(command)
+
+    async def wait_until(self, predicate: Callable[[ClusterState], T | None], timeout: float) -> T:
+        """The first value other than None and False of ``predicate``, asked anew after every commit.
+
+        Raises `TimeoutError` after ``timeout`` seconds.
+        """
+        found = predicate(self.state)
+        if found:
+            return found
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def look() -> None:
+            value = predicate(self.state)
+            if value and not future.done():
+                future.set_result(value)
+
+        self._waiters.add(look)
+        try:
+            return await asyncio.wait_for(future, timeout)
+        finally:
+            self._waiters.discard(look)
+
+    @asynccontextmanager
+    async def tail(self) -> AsyncGenerator[Callable[[int], Any]]:
+        """A function to await: it returns once the log has an event after the seq that it is given."""
+        changed = asyncio.Event()
+        self._waiters.add(changed.set)
+
+        async def more(after: int) -> None:
+            while self.state.seq <= after:
+                changed.clear()
+                if self.state.seq <= after:
+                    await changed.wait()
+
+        try:
+            yield more
+        finally:
+            self._waiters.discard(changed.set)
+
+    # What arrives
+
+    def _arrived(self, item: Sequence[Committed] | Admitted | Progress) -> None:
+        """On any thread: queue, and wake the loop once for all that comes until it looks."""
+        self._inbox.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop is closing: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        inbox = self._inbox
+        while inbox:
+            item = inbox.popleft()
+            if isinstance(item, Progress):
+                for chunk in item.chunks:
+                    self._deliver(chunk.task_id, chunk)
+            elif isinstance(item, Admitted):
+                self._deliver(item.task_id, item)
+            else:
+                self._learn(item)
+
+    def _deliver(self, task_id: str, item: Item) -> None:
+        generation = self._tasks.get(task_id)
+        if generation is not None:
+            generation.put(task_id, item)
+        else:
+            # A runner can be quicker than the feed; its first words wait for the task to appear.
+            self._early.setdefault(task_id, []).append(item)
+
+    def _learn(self, committed: Sequence[Committed]) -> None:
+        fold(self.state, committed)
+        for decision in committed:
+            for recorded in decision.events:
+                event = recorded.event
+                if isinstance(event, ev.TaskCreated):
+                    self._task_created(event)
+                elif isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
+                    self._task_ended(event)
+        for look in list(self._waiters):
+            look()
+
+    def _task_created(self, event: ev.TaskCreated) -> None:
+        generation = self._requests.get(event.request_id)
+        early = self._early.pop(event.task_id, [])
+        if generation is None:
+            return  # of an API that is no more
+        self._tasks[event.task_id] = generation
+        generation.created(event)
+        for item in early:
+            generation.put(event.task_id, item)
+
+    def _task_ended(self, event: TaskEnd) -> None:
+        self._early.pop(event.task_id, None)
+        generation = self._tasks.pop(event.task_id, None)
+        if generation is not None:
+            generation.put(event.task_id, event)
+            if generation.over:
+                self._requests.pop(generation.request_id, None)
+
+    def _forget(self, request_id: str, count: int) -> None:
+        self._requests.pop(request_id, None)
+        for index in range(count):
+            self._shelf.take(request_id, index)
+
+    def _send(self, command: Command) -> None:
+        try:
+            answer = self._master.ask_future(command)
+        except MailboxFull:
+            self._loop.call_later(CANCEL_RETRY_S, self._send, command)
+            return
+        answer.add_done_callback(lambda done: self._sent(command, done.error))
+
+    def _sent(self, command: Command, error: BaseException | None) -> None:
+        if isinstance(error, Stopped):
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.call_later, CANCEL_RETRY_S, self._send, command)
+        elif error is not None and not isinstance(error, Rejected):
+            logger.warning("%s failed: %s", type(command).__name__, error)

@@ -1,0 +1,205 @@
+"""The node: the root. It opens the log, builds the tree of actors and takes it down again.
+
+node (rest_for_one)
+  journal
+  core (one_for_one): projector, master, downloader, runners, worker, telemetry, api
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import resource
+import threading
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from actors.actor import Actor
+from actors.address import Address
+from actors.clock import SYSTEM_CLOCK
+from actors.downloader import Downloader
+from actors.gateway import Gateway
+from actors.journal import Journal
+from actors.master import Master
+from actors.projector import Projector
+from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.replica import Paths
+from actors.reporter import Reporter
+from actors.settings import Settings
+from actors.streams import PromptShelf, TokenHub
+from actors.supervision import ChildSpec, Supervisor
+from actors.system import ActorIncident, ActorSystem, log_incident
+from actors.telemetry import Identity, Telemetry
+from actors.worker import Worker
+from events import commands as cmd
+from events.drivers import driver_named
+from events.feed import CommitFeed
+from events.ids import fresh
+from events.log import EventLog
+
+FILE_LIMIT = 65_535
+"""Open files that a node asks for; the usual 1,024 are too few for many streams and runners."""
+STOP_TIMEOUT_S = 60.0
+
+logger = logging.getLogger("cuebook.node")
+
+ServerFactory = Callable[[Gateway], Actor]
+"""Makes the API server; it comes from the room above."""
+
+
+class Node:
+    """One node, in this process. `start`, then `wait` until something stops it, or `stop` it."""
+
+    def __init__(self, settings: Settings, server: ServerFactory | None = None) -> None:
+        self.settings = settings
+        self._server = server
+        self._stopped = threading.Event()
+        self.incarnation = fresh("start")
+
+    def start(self) -> None:
+        """Open the log and start all actors.
+
+        Raises `events.errors.LogError` where the log can't be used, `actors.refusal.StartFailed` where an
+        actor can't start (a port that is taken, say), `OSError` where the home can't be written.
+        """
+        raise_file_limit()
+        home = self.settings.home_path
+        home.mkdir(parents=True, exist_ok=True)
+        self.node_id = node_id(home)
+        self._driver = driver_named(self.settings.log_driver)
+        self._log = EventLog.open(self.settings.log_path, driver=self._driver)
+        try:
+            self._launch()
+        except BaseException:
+            self._log.close()
+            raise
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the node has ended. False where ``timeout`` seconds were not enough."""
+        return self._stopped.wait(timeout)
+
+    def stop(self, reason: str) -> None:
+        """Say goodbye in the log, stop everything in reverse order, close the log."""
+        goodbye = cmd.ReportNodeStopping(
+            command_id=fresh("report"),
+            origin=self.node_id,
+            incarnation=self.incarnation,
+            reason=reason,
+            policy=self.settings.policy,
+        )
+        try:
+            self._master.ask(goodbye, STOP_TIMEOUT_S)
+        except (Rejected, MailboxFull, Stopped, TimeoutError) as error:
+            logger.warning("The log has no goodbye of this node: %s", error)
+        self._root.stop()
+        self._root.actor_stopped.wait(STOP_TIMEOUT_S)
+        self._log.close()
+        self._stopped.set()
+
+    @property
+    def projector(self) -> Address:
+        """Ask it `actors.projector.CatchUp` to have projections.db as new as the log."""
+        return self._projector
+
+    def _launch(self) -> None:
+        system = ActorSystem(observer=self._observe)
+        feed = CommitFeed(self.settings.log_path, driver=self._driver)
+        journal = ChildSpec("journal", lambda: Journal(self._log, feed), shutdown=10)
+        core = ChildSpec(
+            "core",
+            lambda: Supervisor(self._core(feed, journal.address)),
+            shutdown=STOP_TIMEOUT_S,
+            start_timeout=STOP_TIMEOUT_S,
+        )
+        self._root = Supervisor([journal, core], strategy="rest_for_one")
+        address = Address("node")
+        self._root.launch(address, system)
+        self._root.wait_started(2 * STOP_TIMEOUT_S)
+        address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
+
+    def _core(self, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
+        """The actors that can be restarted one by one, in the order of their start."""
+        settings = self.settings
+        paths = Paths(settings.log_path, settings.home_path / "snapshots", self._driver)
+        shelf, hub = PromptShelf(), TokenHub()
+        master = ChildSpec(
+            "master", lambda: Master(self.node_id, self.incarnation, journal, paths, settings.policy)
+        )
+        reporter = Reporter(master.address, SYSTEM_CLOCK)
+        self._master, self._reporter = master.address, reporter
+        projector = ChildSpec("projector", lambda: Projector(paths, settings.projections_path, feed))
+        self._projector = projector.address
+        downloader = ChildSpec("downloader", lambda: Downloader(self.node_id, settings, paths, reporter))
+        runners = ChildSpec("runners", Supervisor, shutdown=30)
+        worker = ChildSpec(
+            "worker",
+            lambda: Worker(
+                self.node_id,
+                self.incarnation,
+                settings,
+                paths,
+                feed,
+                reporter,
+                runners.address,
+                downloader.address,
+                shelf,
+                hub,
+            ),
+        )
+        telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
+        children = [master, projector, downloader, runners, worker, telemetry]
+        if self._server is not None:
+            server = self._server
+            gateway = (self.node_id, settings, paths, feed, master.address, downloader.address, shelf, hub)
+            children.append(ChildSpec("api", lambda: server(Gateway(*gateway)), shutdown=10))
+        return children
+
+    def _identity(self) -> Identity:
+        settings = self.settings
+        return Identity(
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            name=settings.node_name or platform.node() or self.node_id,
+            version=metadata.version("cuebook"),
+            api_url=f"http://{settings.host}:{settings.api_port}",
+        )
+
+    def _observe(self, incident: ActorIncident) -> None:
+        """Put what goes wrong with actors on the record, and into the log of the process."""
+        log_incident(incident)
+        if incident.action == "crashed":
+            return  # what its supervisor does about it follows, and is the one record
+        self._reporter.send(
+            cmd.ReportActor(
+                command_id=fresh("report"),
+                origin=self.node_id,
+                actor=incident.actor,
+                error=incident.error,
+                action=incident.action,
+                restarts=incident.restarts,
+                dead_letters=incident.dead_letters,
+            )
+        )
+
+
+def node_id(home: Path) -> str:
+    """The id of this machine, drawn at the first start and kept in ``home``."""
+    path = home / "node_id"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        drawn = fresh("node")
+        fresh_path = path.with_suffix(".new")
+        fresh_path.write_text(f"{drawn}\n")
+        os.replace(fresh_path, path)
+        return drawn
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files as far as the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(max(soft, FILE_LIMIT), hard)
+    if target > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

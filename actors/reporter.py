@@ -1,0 +1,69 @@
+"""Reports on their way to the master: in order, each taken exactly once, kept until they are answered."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from actors.address import Address
+from actors.clock import Clock
+from actors.deferred import Deferred
+from actors.refusal import MailboxFull, Rejected
+from events.base import Report
+from events.record import Committed
+
+RESEND_S = 0.2
+"""Seconds before reports are sent again that a restarting or busy master did not take."""
+
+
+class Reporter:
+    """One for each node. While the master is away, reports wait here; then all go out again, in order.
+
+    A report that the master had taken already is answered from the log by its ``command_id``.
+    """
+
+    def __init__(self, master: Address, clock: Clock) -> None:
+        self._master = master
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._waiting: dict[str, Report] = {}
+        self._round = 0
+        self._paused = False
+
+    def send(self, report: Report) -> None:
+        """Hand in a report; any thread, never blocks."""
+        with self._lock:
+            self._waiting[report.command_id] = report
+            if not self._paused:
+                self._transmit(report)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _transmit(self, report: Report) -> None:
+        try:
+            answer = self._master.ask_future(report)
+        except MailboxFull:
+            self._pause()
+            return
+        answer.add_done_callback(partial(self._settled, self._round, report.command_id))
+
+    def _settled(self, round_: int, command_id: str, answer: Deferred[Committed]) -> None:
+        with self._lock:
+            if answer.error is None or isinstance(answer.error, Rejected):
+                self._waiting.pop(command_id, None)
+            elif round_ == self._round and not self._paused:
+                self._pause()
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._round += 1
+        self._clock.call_later(RESEND_S, self._resume)
+
+    def _resume(self) -> None:
+        with self._lock:
+            self._paused = False
+            for report in list(self._waiting.values()):
+                if self._paused:
+                    break
+                self._transmit(report)

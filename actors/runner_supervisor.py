@@ -1,0 +1,331 @@
+"""The runner supervisor: one for each runner process. Spawn, orders, deadlines, diagnosis, exit.
+
+Every phase has a deadline on progress: a runner that says nothing for too long, hung or stopped, is killed
+and its end reported with the phase. Tokens pass on the reader thread, around the mailbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+from typing import Any, NamedTuple
+
+from actors.actor import Actor
+from actors.clock import Timer
+from actors.reporter import Reporter
+from actors.settings import Settings
+from actors.streams import TokenHub
+from engines import wire
+from engines.processes import StderrTail, diagnose, spawn_runner
+from engines.registry import ENGINES
+from engines.wire import ChannelClosed, FromRunner, ToRunner
+from events import commands as cmd
+from events import status as st
+from events.ids import fresh
+from events.values import Cause, Placement, Rank
+
+STOP_GRACE_S = 5.0
+"""Seconds that a runner has to end by itself when told to, or after it has said that it failed."""
+GB = 1e9
+
+logger = logging.getLogger("cuebook.runner")
+
+
+class Order(NamedTuple):
+    """A message for the runner."""
+
+    message: ToRunner
+
+
+class ShutDown(NamedTuple):
+    """Stop the runner for good."""
+
+
+class _Exited(NamedTuple):
+    """The runner's end of the channel is closed: it has ended, or is about to."""
+
+
+class _Check(NamedTuple):
+    """Look whether the deadline has passed."""
+
+
+class _Kill(NamedTuple):
+    """The grace is over."""
+
+
+class RunnerSupervisor(Actor):
+    """Owns one runner process. It ends when the process has ended and that is reported."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        placement: Placement,
+        rank: Rank,
+        settings: Settings,
+        node_id: str,
+        reporter: Reporter,
+        hub: TokenHub,
+    ) -> None:
+        super().__init__()
+        self.runner_id = rank.runner_id
+        self._instance_id = instance_id
+        self._placement = placement
+        self._settings = settings
+        self._node_id = node_id
+        self._reporter = reporter
+        self._hub = hub
+        self._watch = _Watch()
+        self._status: st.RunnerStatus = st.Spawning()
+        self._failure: st.Failed | None = None
+        self._told_to_stop = False
+        self._reported_end = False
+        self._timer: Timer | None = None
+
+    def started(self) -> None:
+        """Start the process and the threads that listen to it."""
+        engine = ENGINES[self._placement.engine]
+        threads = self._settings.threads or os.cpu_count() or 1
+        self._process, self._channel = spawn_runner(engine.environment(threads))
+        assert self._process.stderr is not None  # spawn_runner makes it a pipe
+        self._stderr = StderrTail(self._process.stderr, self.runner_id)
+        threading.Thread(target=self._read, name=f"{self.runner_id} reader", daemon=True).start()
+        self._begin("spawn", self._settings.start_timeout_s)
+
+    def receive(self, message: Any) -> None:
+        """Handle an order of the worker, a word of the runner, or a timer."""
+        match message:
+            case Order():
+                self._order(message.message)
+            case ShutDown():
+                self._shut_down()
+            case wire.StatusIs():
+                self._status_is(message.status)
+            case wire.TaskDone() | wire.TaskBroken() | wire.TaskDropped():
+                self._task_ended(message)
+            case _Check():
+                self._check()
+            case _Kill():
+                self._process.kill()
+            case _Exited():
+                self._exited()
+            case _:
+                raise TypeError(f"a runner supervisor takes no {type(message).__name__}")
+
+    def stopping(self) -> None:
+        """Never leave a process behind, whatever ended this actor."""
+        if not self._reported_end:
+            self._ask_to_stop()
+            try:
+                self._process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._channel.close()
+
+    # Orders
+
+    def _order(self, message: ToRunner) -> None:
+        match message:
+            case wire.Load():
+                gigabytes = message.card.weight_bytes / GB
+                limit = self._settings.load_timeout_s + self._settings.load_timeout_s_per_gb * gigabytes
+                self._begin("load", limit)
+            case wire.WarmUp():
+                self._begin("warm-up", self._settings.warm_up_timeout_s)
+            case wire.Generate():
+                self._watch.dispatched(message.task_id, self.clock.monotonic())
+                self._arm()
+            case _:
+                pass
+        try:
+            self._channel.send(message)
+        except ChannelClosed:
+            logger.debug("%s is gone before it got %s", self.runner_id, type(message).__name__)
+
+    def _ask_to_stop(self) -> None:
+        try:
+            self._channel.send(wire.Stop())
+        except ChannelClosed:
+            logger.debug("%s is gone before it was told to stop", self.runner_id)
+
+    def _shut_down(self) -> None:
+        if self._told_to_stop:
+            return
+        self._told_to_stop = True
+        self._watch.phase = ""
+        self._report(st.ShuttingDown())
+        self._ask_to_stop()
+        self.after(STOP_GRACE_S, _Kill())
+
+    # What the runner says
+
+    def _read(self) -> None:
+        """On the reader thread: pass tokens on at once, everything else through the mailbox."""
+        try:
+            for message in self._channel.receive():
+                self._watch.progress_at = self.clock.monotonic()
+                if isinstance(message, wire.Progress):
+                    self._watch.progressed(message)
+                    if message.chunks:
+                        self._hub.publish(message)
+                elif isinstance(message, wire.Admitted):
+                    self._hub.publish(message)
+                else:
+                    self.mailbox.put_system(message)
+        except ChannelClosed:
+            logger.exception("%s sent what is no message and is stopped", self.runner_id)
+            self._process.kill()
+        self.mailbox.put_system(_Exited())
+
+    def _status_is(self, status: st.RunnerStatus) -> None:
+        self._status = status
+        match status:
+            case st.Idle() | st.Loaded():
+                self._begin("", 0.0)
+            case st.Ready():
+                self._watch.phase = "serve"
+                self._arm()
+            case st.Failed():
+                self._failure = status
+                self.after(STOP_GRACE_S, _Kill())
+                return
+            case st.Shutdown() | st.ShuttingDown():
+                return
+            case _:
+                pass
+        self._report(status)
+
+    def _task_ended(self, message: FromRunner) -> None:
+        match message:
+            case wire.TaskDone():
+                outcome = cmd.Finished(
+                    finish_reason=message.finish_reason, usage=message.usage, timings=message.timings
+                )
+            case wire.TaskBroken():
+                outcome = cmd.Broken(cause=message.cause, usage=message.usage)
+            case wire.TaskDropped():
+                outcome = cmd.Stopped(usage=message.usage)
+            case _:
+                return
+        self._watch.ended(message.task_id)
+        report = cmd.ReportTask(
+            command_id=fresh("report"), origin=self._node_id, task_id=message.task_id, outcome=outcome
+        )
+        self._reporter.send(report)
+
+    # Deadlines
+
+    def _begin(self, phase: str, limit: float) -> None:
+        self._watch.begin(phase, limit, self.clock.monotonic())
+        self._arm()
+
+    def _arm(self) -> None:
+        """Look again when the deadline would be due; no timer where nothing is awaited."""
+        if self._timer is None and self._limit() > 0:
+            self._timer = self.after(self._due_in(), _Check())
+
+    def _check(self) -> None:
+        self._timer = None
+        limit = self._limit()
+        if limit > 0 and self._due_in() <= 0:
+            self._miss(limit)
+        else:
+            self._arm()
+
+    def _limit(self) -> float:
+        """Seconds that may pass without a word now; 0 where nothing is awaited."""
+        if self._watch.phase != "serve":
+            return self._watch.limit if self._watch.phase else 0.0
+        return self._watch.serving_limit(self._settings.prefill_timeout_s, self._settings.decode_timeout_s)
+
+    def _due_in(self) -> float:
+        return self._watch.progress_at + self._limit() - self.clock.monotonic()
+
+    def _miss(self, limit: float) -> None:
+        phase = self._watch.name()
+        self._failure = st.Failed(
+            phase=type(self._status).__name__,
+            cause=Cause(
+                code="deadline_missed",
+                message=f"{self.runner_id} made no progress in {phase} for {limit:g} s and was killed.",
+                detail={"phase": phase, "limit_s": limit},
+            ),
+        )
+        self._watch.phase = ""
+        self._process.kill()
+
+    # The end
+
+    def _exited(self) -> None:
+        try:
+            self._process.wait(STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._report(self._end_status())
+        self._reported_end = True
+        self.stop()
+
+    def _end_status(self) -> st.RunnerStatus:
+        cause, diagnostics = diagnose(self._process.returncode, self._stderr.lines())
+        if self._failure is not None:
+            return st.Failed(phase=self._failure.phase, cause=self._failure.cause, diagnostics=diagnostics)
+        if self._told_to_stop:
+            return st.Shutdown()
+        return st.Failed(phase=type(self._status).__name__, cause=cause, diagnostics=diagnostics)
+
+    def _report(self, status: st.RunnerStatus) -> None:
+        self._reporter.send(
+            cmd.ReportRunner(
+                command_id=fresh("report"),
+                origin=self._node_id,
+                runner_id=self.runner_id,
+                status=status,
+                policy=self._settings.policy,
+            )
+        )
+
+
+class _Watch:
+    """What the deadlines need to know. Written by the reader thread and the actor, each field by one
+    assignment; a check that sees an old value looks again a moment later."""
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self.limit = 0.0
+        self.progress_at = 0.0
+        self._unseen: set[str] = set()
+        self._open: set[str] = set()
+        self._prefilling = False
+
+    def begin(self, phase: str, limit: float, now: float) -> None:
+        self.progress_at = now
+        self.limit = limit
+        self.phase = phase
+
+    def dispatched(self, task_id: str, now: float) -> None:
+        if not self._open:
+            self.progress_at = now
+        self._unseen.add(task_id)
+        self._open.add(task_id)
+
+    def progressed(self, message: wire.Progress) -> None:
+        self._prefilling = bool(message.prefilling)
+        if self._unseen:
+            self._unseen.difference_update(message.prefilling, message.decoding)
+
+    def ended(self, task_id: str) -> None:
+        self._unseen.discard(task_id)
+        self._open.discard(task_id)
+
+    def serving_limit(self, prefill_s: float, decode_s: float) -> float:
+        """The prefill limit while a prompt waits or is computed, else the decode limit, else none."""
+        if not self._open:
+            return 0.0
+        return prefill_s if self._unseen or self._prefilling else decode_s
+
+    def name(self) -> str:
+        if self.phase != "serve":
+            return self.phase
+        return "prefill" if self._unseen or self._prefilling else "decode"

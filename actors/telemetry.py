@@ -1,0 +1,117 @@
+"""Telemetry: what this node has (devices, engines that pass their self-test) and uses (memory, disk)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from actors.actor import Actor
+from actors.reporter import Reporter
+from actors.settings import Settings
+from engines.registry import ENGINES
+from events import commands as cmd
+from events.ids import fresh
+from events.values import Device, EngineReport
+
+READ_EVERY_S = 5.0
+
+logger = logging.getLogger("cuebook.telemetry")
+
+
+class _Read(NamedTuple):
+    """Time for a reading."""
+
+
+class _Tested(NamedTuple):
+    """The self-tests are done."""
+
+    reports: list[EngineReport]
+
+
+class Identity(NamedTuple):
+    """Who a node is in this start."""
+
+    node_id: str
+    incarnation: str
+    name: str
+    version: str
+    api_url: str
+
+
+class Telemetry(Actor):
+    """Reports the node's start once its engines are tested, then readings of its memory and disk."""
+
+    def __init__(self, identity: Identity, settings: Settings, reporter: Reporter) -> None:
+        super().__init__()
+        self._identity = identity
+        self._settings = settings
+        self._reporter = reporter
+
+    def started(self) -> None:
+        """Test the engines on a thread: it takes seconds where no earlier result can be used."""
+        threading.Thread(target=self._test_engines, name="self-tests", daemon=True).start()
+
+    def receive(self, message: Any) -> None:
+        """Handle the end of the self-tests and the timer of the readings."""
+        if isinstance(message, _Tested):
+            self._report_start(message.reports)
+        else:
+            self._report_resources()
+        self.after(READ_EVERY_S, _Read())
+
+    def _test_engines(self) -> None:
+        reports = [engine.self_test() for engine in ENGINES.values()]
+        for report in reports:
+            logger.info("engine %s: %s", report.engine, report.detail)
+        self.mailbox.put_system(_Tested(reports))
+
+    def _report_start(self, reports: list[EngineReport]) -> None:
+        identity, memory = self._identity, psutil.virtual_memory()
+        self._reporter.send(
+            cmd.ReportNodeStarted(
+                command_id=fresh("report"),
+                origin=identity.node_id,
+                incarnation=identity.incarnation,
+                name=identity.name,
+                version=identity.version,
+                pid=os.getpid(),
+                platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+                api_url=identity.api_url,
+                devices=devices(),
+                engines=reports,
+                memory_total=memory.total,
+                memory_available=memory.available,
+                policy=self._settings.policy,
+            )
+        )
+        self._report_resources()
+
+    def _report_resources(self) -> None:
+        self._reporter.send(
+            cmd.ReportResources(
+                command_id=fresh("report"),
+                origin=self._identity.node_id,
+                memory_available=psutil.virtual_memory().available,
+                disk_free=shutil.disk_usage(_existing(self._settings.default_models_path)).free,
+            )
+        )
+
+
+def devices() -> list[Device]:
+    """The devices of this machine that an engine of ours can use."""
+    memory = psutil.virtual_memory().total
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        return [Device(device_id="metal:0", kind="metal", name="Apple GPU", memory_bytes=memory)]
+    name = platform.processor() or platform.machine()
+    return [Device(device_id="cpu:0", kind="cpu", name=name, memory_bytes=memory)]
+
+
+def _existing(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())

@@ -1,0 +1,322 @@
+"""The worker: carries out `plan` for its node. It waits for nothing; each runner has its own supervisor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from actors import plan as p
+from actors.actor import Actor
+from actors.address import Address, Terminated
+from actors.clock import Timer
+from actors.deferred import Deferred
+from actors.downloader import Fetch
+from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.replica import Paths, fold, follow
+from actors.reporter import Reporter
+from actors.runner_supervisor import Order, RunnerSupervisor, ShutDown
+from actors.settings import Settings
+from actors.streams import PromptShelf, TokenHub
+from actors.supervision import AddChild, ChildSpec
+from engines import wire
+from engines.contract import Prompt
+from events import catalogue as ev
+from events import commands as cmd
+from events import status as st
+from events.feed import CommitFeed
+from events.ids import fresh
+from events.record import Committed
+from events.values import Cause, Usage
+from projections.state import Task
+
+logger = logging.getLogger("cuebook.worker")
+
+SHUTDOWN_S = 15.0
+_NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
+
+
+class _Wake(NamedTuple):
+    """A deadline of the plan is due."""
+
+
+class _Spawned(NamedTuple):
+    """A supervisor is up, or could not start."""
+
+    runner_id: str
+    answer: Deferred[Address]
+
+
+class Worker(Actor):
+    """One for each node. Its state follows the log; what it did already is in its `plan.LocalView`."""
+
+    def __init__(
+        self,
+        node_id: str,
+        incarnation: str,
+        settings: Settings,
+        paths: Paths,
+        feed: CommitFeed,
+        reporter: Reporter,
+        runners: Address,
+        downloader: Address,
+        shelf: PromptShelf,
+        hub: TokenHub,
+    ) -> None:
+        super().__init__()
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._settings = settings
+        self._paths = paths
+        self._feed = feed
+        self._reporter = reporter
+        self._runners = runners
+        self._downloader = downloader
+        self._shelf = shelf
+        self._hub = hub
+        self._view = p.LocalView(node_id=node_id)
+        self._supervisors: dict[str, Address] = {}
+        self._timer: Timer | None = None
+
+    def started(self) -> None:
+        """Rebuild the state, end what an earlier incarnation left running, and follow the log."""
+        self._state, self._subscription = follow(self._paths, self._feed, self.mailbox.put_system)
+        for runner in self._state.runners.values():
+            if runner.node_id == self._node_id and runner.pid:
+                kill_orphan(runner.pid, runner.process_started_at)
+        self.mailbox.put_system(_Wake())
+
+    def stopping(self) -> None:
+        """Leave the feed. The supervisors have a supervisor of their own and stop with it."""
+        self._subscription.close()
+
+    def receive(self, message: Any) -> None:
+        """Take decisions of the feed, deaths of supervisors and timers; then do what is due."""
+        match message:
+            case Terminated():
+                self._supervisor_ended(message)
+            case _Spawned():
+                self._spawned(message)
+            case _Wake():
+                pass
+            case _:
+                self._learn(message)
+        self._act()
+
+    def _learn(self, committed: Sequence[Committed]) -> None:
+        fold(self._state, committed)
+        view = self._view
+        for decision in committed:
+            for recorded in decision.events:
+                event = recorded.event
+                if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
+                    view.dispatched.discard(event.task_id)
+                    view.cancelling.discard(event.task_id)
+                elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
+                    view.fetching.discard(event.model_id)
+        view.spent = {r for r in view.spent if r in self._state.runners or r in self._supervisors}
+
+    def _act(self) -> None:
+        """Do what is due, once the log knows this start of the node: until then it tells of the last one."""
+        node = self._state.nodes.get(self._node_id)
+        if node is None or not node.up or node.incarnation != self._incarnation:
+            return
+        self._view.now = self.clock.now()
+        for step in p.plan(self._state, self._view):
+            _DO[type(step)](self, step)
+        self._sleep()
+
+    def _sleep(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = p.next_deadline(self._state, self._view)
+        if due is not None:
+            self._timer = self.after(max(0.0, due - self.clock.now()), _Wake())
+
+    # Steps
+
+    def cancel_task(self, step: p.CancelTask) -> None:
+        """Tell the runner."""
+        self._view.cancelling.add(step.task.task_id)
+        self._order(step.task.runner_id, wire.Cancel(task_id=step.task.task_id))
+
+    def abandon_task(self, step: p.AbandonTask) -> None:
+        """No runner has it: it has ended as of now."""
+        self._view.cancelling.add(step.task.task_id)
+        self._shelf.take(step.task.request_id, step.task.index)
+        self._report_task(step.task, cmd.Stopped(usage=_NO_TOKENS))
+
+    def shut_down_runner(self, step: p.ShutDownRunner) -> None:
+        """Tell its supervisor."""
+        self._view.runners[step.runner_id].stopping = True
+        self._tell(step.runner_id, ShutDown())
+
+    def report_lost(self, step: p.ReportLost) -> None:
+        """Its supervisor has crashed, or belonged to a worker that has."""
+        runner = step.runner
+        kill_orphan(runner.pid, runner.process_started_at)
+        cause = Cause(
+            code="supervisor_lost",
+            message=f"{runner.runner_id} lost its supervisor and was stopped.",
+        )
+        self._report_runner(runner.runner_id, st.Failed(phase=type(runner.status).__name__, cause=cause))
+
+    def report_never_spawned(self, step: p.ReportNeverSpawned) -> None:
+        """Its placement was void before it had a process."""
+        self._view.spent.add(step.runner_id)
+        self._report_runner(step.runner_id, st.Shutdown())
+
+    def create_runner(self, step: p.CreateRunner) -> None:
+        """Start a supervisor, which starts the process; the answer comes as `_Spawned`."""
+        runner_id = step.rank.runner_id
+        self._view.spent.add(runner_id)
+
+        def start() -> RunnerSupervisor:
+            return RunnerSupervisor(
+                step.instance_id,
+                step.placement,
+                step.rank,
+                self._settings,
+                self._node_id,
+                self._reporter,
+                self._hub,
+            )
+
+        spec = ChildSpec(runner_id, start, restart="temporary", shutdown=SHUTDOWN_S)
+        answer = self._runners.ask_future(AddChild(spec))
+        answer.add_done_callback(lambda done: self.mailbox.put_system(_Spawned(runner_id, done)))
+
+    def fetch_model(self, step: p.FetchModel) -> None:
+        """Let the downloader bring the files; it reports by itself."""
+        self._view.fetching.add(step.model.model_id)
+        self._downloader.tell(Fetch(step.model))
+
+    def load_model(self, step: p.LoadModel) -> None:
+        """Order the load of the rank's layers."""
+        self._view.runners[step.runner_id].loading = True
+        placement, rank = step.placement, step.rank
+        load = wire.Load(
+            card=step.model.card,
+            path=step.model.paths[self._node_id],
+            engine=placement.engine,
+            dtype=placement.dtype,
+            context=placement.context,
+            batch=1 if self._settings.no_batch else placement.batch,
+            start_layer=rank.start_layer,
+            end_layer=rank.end_layer,
+            prefill_chunk=self._settings.prefill_chunk,
+        )
+        self._order(step.runner_id, load)
+
+    def warm_up_runner(self, step: p.WarmUpRunner) -> None:
+        """Order the first forward pass."""
+        self._view.runners[step.runner_id].warming = True
+        self._order(step.runner_id, wire.WarmUp())
+
+    def dispatch(self, step: p.Dispatch) -> None:
+        """Hand the prompt to the runner; without its prompt a task can't be served."""
+        task = step.task
+        self._view.dispatched.add(task.task_id)
+        prompt = self._shelf.take(task.request_id, task.index)
+        if prompt is None:
+            cause = Cause(
+                code="prompt_lost",
+                message="The prompt was lost when a part of the node restarted. Send the request again.",
+            )
+            self._report_task(task, cmd.Broken(cause=cause, usage=_NO_TOKENS))
+        else:
+            self._order(task.runner_id, _generate(task, prompt))
+
+    # Runners
+
+    def _spawned(self, message: _Spawned) -> None:
+        runner_id, answer = message
+        if answer.error is None:
+            address = answer.get()
+            self._supervisors[runner_id] = address
+            self._view.runners[runner_id] = p.LocalRunner()
+            self.watch(address)
+            return
+        cause = Cause(code="spawn_failed", message=f"{runner_id} could not be started: {answer.error}")
+        if isinstance(answer.error, Rejected):
+            cause = Cause(code="spawn_failed", message=answer.error.cause.message)
+        self._report_runner(runner_id, st.Failed(phase="Spawning", cause=cause))
+
+    def _supervisor_ended(self, notice: Terminated) -> None:
+        self._supervisors.pop(notice.actor, None)
+        self._view.runners.pop(notice.actor, None)
+        if notice.cause is not None:
+            cause = Cause(code="supervisor_lost", message=f"Its supervisor crashed: {notice.cause}")
+            self._report_runner(notice.actor, st.Failed(phase="unknown", cause=cause))
+
+    def _order(self, runner_id: str, message: wire.ToRunner) -> None:
+        self._tell(runner_id, Order(message))
+
+    def _tell(self, runner_id: str, message: Order | ShutDown) -> None:
+        address = self._supervisors.get(runner_id)
+        if address is None:
+            return
+        try:
+            address.tell(message)
+        except (MailboxFull, Stopped) as error:
+            logger.warning("%s did not take %s: %s", runner_id, message, error)
+
+    # Reports
+
+    def _report_runner(self, runner_id: str, status: st.RunnerStatus) -> None:
+        self._reporter.send(
+            cmd.ReportRunner(
+                command_id=fresh("report"),
+                origin=self._node_id,
+                runner_id=runner_id,
+                status=status,
+                policy=self._settings.policy,
+            )
+        )
+
+    def _report_task(self, task: Task, outcome: cmd.Stopped | cmd.Broken) -> None:
+        self._reporter.send(
+            cmd.ReportTask(
+                command_id=fresh("report"), origin=self._node_id, task_id=task.task_id, outcome=outcome
+            )
+        )
+
+
+def kill_orphan(pid: int, started_at: float) -> None:
+    """End a runner process that outlived its supervisor, if ``pid`` is still that process."""
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started_at) < 0.1:
+            process.kill()
+    except psutil.Error:
+        return  # it has ended, as it should have
+
+
+def _generate(task: Task, prompt: Prompt) -> wire.Generate:
+    return wire.Generate(
+        task_id=task.task_id,
+        kind=task.kind,
+        sampling=task.sampling,
+        messages=list(prompt.messages),
+        tools=list(prompt.tools),
+        text=prompt.text,
+        tokens=list(prompt.tokens),
+        template_options=prompt.template_options,
+    )
+
+
+_DO: dict[type[p.Step], Callable[[Worker, Any], None]] = {
+    p.CancelTask: Worker.cancel_task,
+    p.AbandonTask: Worker.abandon_task,
+    p.ShutDownRunner: Worker.shut_down_runner,
+    p.ReportLost: Worker.report_lost,
+    p.ReportNeverSpawned: Worker.report_never_spawned,
+    p.CreateRunner: Worker.create_runner,
+    p.FetchModel: Worker.fetch_model,
+    p.LoadModel: Worker.load_model,
+    p.WarmUpRunner: Worker.warm_up_runner,
+    p.Dispatch: Worker.dispatch,
+}
