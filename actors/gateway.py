@@ -215,12 +215,13 @@ class Gateway:
         )
         try:
             await self.ask(command)
-        except asyncio.CancelledError:
-            # The decision may still be made: its tasks are then cancelled as they appear.
-            generation.close("the client went away")
+        except (Rejected, MailboxFull):
+            self._forget(request_id, count)
             raise
         except BaseException:
-            self._forget(request_id, count)
+            # The decision may still be made: its tasks are then cancelled as they appear.
+            generation.close("nobody waits for the answer")
+            self._loop.call_later(ANSWER_TIMEOUT_S, self._forget, request_id, count)
             raise
         return generation
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.deferred import Deferred
 from actors.refusal import Rejected
+from events.drivers import Driver
 from events.feed import CommitFeed
 from events.log import EventLog
 from events.record import Committed, Draft
@@ -33,11 +35,16 @@ class Flush(NamedTuple):
 class Journal(Actor):
     """Group commit: while one fsync runs the next batch gathers, so 64 producers cost one fsync."""
 
-    def __init__(self, log: EventLog, feed: CommitFeed) -> None:
+    def __init__(self, path: Path, driver: Driver, feed: CommitFeed) -> None:
         super().__init__()
-        self._log = log
+        self._path = path
+        self._driver = driver
         self._feed = feed
         self._waiting: list[Append] = []
+
+    def started(self) -> None:
+        """Open the log, making it where there is none. Raises `events.errors.LogError`."""
+        self._log = EventLog.open(self._path, driver=self._driver)
 
     def receive(self, message: Any) -> Any:
         """Take an `Append` or a `Flush`."""
@@ -50,9 +57,14 @@ class Journal(Actor):
         return None
 
     def stopping(self) -> None:
-        """Commit what was accepted; after a failure the askers learn that it was not."""
-        for append in self._waiting:
-            append.reply.fail(JournalFailed("The journal failed before this decision was committed."))
+        """Commit what waits, unless a commit has just failed: those who wait learn that it has not been."""
+        try:
+            if not self._log.failed:
+                self._commit()
+        finally:
+            for append in self._waiting:
+                append.reply.fail(JournalFailed("The journal ended before this decision was committed."))
+            self._log.close()
 
     def _commit(self) -> None:
         if not self._waiting:

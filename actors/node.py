@@ -34,10 +34,9 @@ from actors.system import ActorIncident, ActorSystem, log_incident
 from actors.telemetry import Identity, Telemetry
 from actors.worker import Worker
 from events import commands as cmd
-from events.drivers import driver_named
+from events.drivers import Driver, driver_named
 from events.feed import CommitFeed
 from events.ids import fresh
-from events.log import EventLog
 
 FILE_LIMIT = 65_535
 """Open files that a node asks for; the usual 1,024 are too few for many streams and runners."""
@@ -56,25 +55,19 @@ class Node:
         self.settings = settings
         self._server = server
         self._stopped = threading.Event()
-        self.incarnation = fresh("start")
+        self.incarnation = ""
 
     def start(self) -> None:
         """Open the log and start all actors.
 
-        Raises `events.errors.LogError` where the log can't be used, `actors.refusal.StartFailed` where an
-        actor can't start (a port that is taken, say), `OSError` where the home can't be written.
+        Raises `actors.refusal.StartFailed` where an actor can't start (the log is another's, a port is
+        taken), `events.errors.DriverMissing`, or `OSError` where the home can't be written.
         """
         raise_file_limit()
         home = self.settings.home_path
         home.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id(home)
-        self._driver = driver_named(self.settings.log_driver)
-        self._log = EventLog.open(self.settings.log_path, driver=self._driver)
-        try:
-            self._launch()
-        except BaseException:
-            self._log.close()
-            raise
+        self._launch(driver_named(self.settings.log_driver))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the node has ended. False where ``timeout`` seconds were not enough."""
@@ -95,7 +88,6 @@ class Node:
             logger.warning("The log has no goodbye of this node: %s", error)
         self._root.stop()
         self._root.actor_stopped.wait(STOP_TIMEOUT_S)
-        self._log.close()
         self._stopped.set()
 
     @property
@@ -103,13 +95,14 @@ class Node:
         """Ask it `actors.projector.CatchUp` to have projections.db as new as the log."""
         return self._projector
 
-    def _launch(self) -> None:
+    def _launch(self, driver: Driver) -> None:
         system = ActorSystem(observer=self._observe)
-        feed = CommitFeed(self.settings.log_path, driver=self._driver)
-        journal = ChildSpec("journal", lambda: Journal(self._log, feed), shutdown=10)
+        paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
+        feed = CommitFeed(paths.log, driver=driver)
+        journal = ChildSpec("journal", lambda: Journal(paths.log, driver, feed), shutdown=10)
         core = ChildSpec(
             "core",
-            lambda: Supervisor(self._core(feed, journal.address)),
+            lambda: Supervisor(self._core(paths, feed, journal.address)),
             shutdown=STOP_TIMEOUT_S,
             start_timeout=STOP_TIMEOUT_S,
         )
@@ -119,10 +112,13 @@ class Node:
         self._root.wait_started(2 * STOP_TIMEOUT_S)
         address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
 
-    def _core(self, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
-        """The actors that can be restarted one by one, in the order of their start."""
+    def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
+        """The actors that can be restarted one by one, in the order of their start.
+
+        When all of them restart, with the journal, the node counts as started anew: in a new incarnation.
+        """
         settings = self.settings
-        paths = Paths(settings.log_path, settings.home_path / "snapshots", self._driver)
+        self.incarnation = fresh("start")
         shelf, hub = PromptShelf(), TokenHub()
         master = ChildSpec(
             "master", lambda: Master(self.node_id, self.incarnation, journal, paths, settings.policy)

@@ -64,6 +64,11 @@ class EventLog:
             raise
 
     @property
+    def failed(self) -> bool:
+        """True once a write has failed: the log must be opened again."""
+        return self._failed
+
+    @property
     def head(self) -> int:
         """The seq of the newest event, 0 where there is none."""
         return self._tail.seq

@@ -31,6 +31,8 @@ def start_epoch(state: ClusterState, command: cmd.StartEpoch, facts: Facts) -> l
 def node_started(state: ClusterState, command: cmd.ReportNodeStarted, facts: Facts) -> list[Event]:
     """Record the start; first the end of the earlier incarnation, if it died without saying so."""
     known = state.nodes.get(command.origin)
+    if known is not None and known.up and known.incarnation == command.incarnation:
+        return []
     events: list[Event] = []
     if known is not None and known.up:
         cause = Cause(
