@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from events.drivers import STDLIB, Connection, Driver
-from events.schema import open_reading
+from events.schema import open_reading, scalar
 
 EVENT_COLUMNS = "seq, epoch, decision_id, type, version, subject, origin, at, body"
 DECISION_COLUMNS = (
@@ -26,6 +26,7 @@ DECISION_COLUMNS = (
 
 _pack = msgspec.msgpack.Encoder().encode
 _BATCH = 2000
+_LAST = "SELECT coalesce(max(decision_id), 0) FROM decisions"
 
 Row = tuple[Any, ...]
 
@@ -55,7 +56,7 @@ def verify_chain(path: Path, driver: Driver = STDLIB) -> Break | None:
 
 def first_break(connection: Connection) -> Break | None:
     """`verify_chain` on an open connection: walks the decisions, each with its events."""
-    top = connection.execute("SELECT coalesce(max(decision_id), 0) FROM decisions").fetchall()[0][0]
+    top = scalar(connection, _LAST)
     events = rows(connection, "events", EVENT_COLUMNS, "seq")
     before = event_before = ""
     seq = decision_id = 0
@@ -76,7 +77,9 @@ def first_break(connection: Connection) -> Break | None:
         before = link(before, tuple(columns), last_event)
         if before != stored:
             return Break("decisions", decision_id, "its hash does not match its columns and what went before")
-    return _strays(events, seq, top, decision_id)
+    if decision_id < top:
+        return Break("decisions", decision_id + 1, "missing: the log ends before it")
+    return _stray(connection, next(events, None), top)
 
 
 def _event_problem(row: Row | None, seq: int, decision_id: int, before: str) -> str:
@@ -91,14 +94,11 @@ def _event_problem(row: Row | None, seq: int, decision_id: int, before: str) -> 
     return ""
 
 
-def _strays(events: Iterator[Row], seq: int, top: int, decision_id: int) -> Break | None:
-    """What follows the last event of decision ``top`` and is not of a decision made since."""
-    stray = next(events, None)
-    if stray is not None and stray[2] <= top:
-        return Break("events", stray[0], f"belongs to no decision: the last one ends at {seq}")
-    if decision_id < top:
-        return Break("decisions", decision_id + 1, "missing: the log ends before it")
-    return None
+def _stray(connection: Connection, event: Row | None, top: int) -> Break | None:
+    """An event after those of decision ``top`` must be of a decision that was made since."""
+    if event is None or top < event[2] <= scalar(connection, _LAST):
+        return None
+    return Break("events", event[0], "belongs to no decision")
 
 
 def rows(

@@ -73,7 +73,8 @@ class Batch:
     def add(self, item: EncodedDraft) -> Committed:
         """Number and chain one decision with its events; what it will be once committed."""
         draft, command = item.draft, item.draft.command
-        at, epoch, origin, first_seq = float(draft.facts.now), draft.epoch, draft.origin, self._seq + 1
+        at = float(draft.facts.now) + 0.0  # what SQLite gives back: a float, and never -0.0
+        epoch, origin, first_seq = draft.epoch, draft.origin, self._seq + 1
         self._decision_id += 1
         recorded = [
             self._add_event(event, body, epoch, origin, at)
