@@ -1,0 +1,152 @@
+"""The cluster's state as tables for people, and as plain values for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from api.cli.console import print_table, say
+from events.status import name
+from projections.state import ClusterState, Download, Instance, Model, Node, Runner, Task
+from projections.words import moment, size, status_detail
+
+
+class StateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A state with its entities in lists, as the API gives it and as `--json` prints it."""
+
+    seq: int
+    epoch: int
+    at: float
+    master: str
+    nodes: list[Node]
+    models: list[Model]
+    downloads: list[Download]
+    instances: list[Instance]
+    runners: list[Runner]
+    tasks: list[Task]
+
+
+def view_of(state: ClusterState) -> StateView:
+    """The view of a state."""
+    lists: dict[str, Any] = {
+        field: list(getattr(state, field).values())
+        for field in ("nodes", "models", "downloads", "instances", "runners", "tasks")
+    }
+    return StateView(seq=state.seq, epoch=state.epoch, at=state.at, master=state.master, **lists)
+
+
+def show_state(view: StateView) -> None:
+    """Print a state: nodes, instances, runners, open tasks, downloads, the last trouble."""
+    if view.seq:
+        say(f"Event {view.seq} of {moment(view.at)}, epoch {view.epoch}, master {view.master or 'none'}")
+    else:
+        say("Before the first event: nothing is there.")
+    for title, show in _SECTIONS.items():
+        say(f"\n{title}", style="bold")
+        show(view)
+
+
+def _nodes(view: StateView) -> None:
+    rows = [
+        (
+            node.name,
+            node.node_id,
+            "up" if node.up else "down",
+            ", ".join(device.device_id for device in node.devices),
+            ", ".join(f"{e.engine} {e.version}" for e in node.engines if e.ok) or "none",
+            f"{size(node.memory_available)} of {size(node.memory_total)}",
+            node.api_url,
+        )
+        for node in view.nodes
+    ]
+    print_table(("name", "node", "is", "devices", "engines", "memory", "API"), rows, empty="none")
+
+
+def _instances(view: StateView) -> None:
+    rows = [
+        (
+            instance.model_id,
+            instance.instance_id,
+            instance.status,
+            _where(instance),
+            sum(task.instance_id == instance.instance_id for task in view.tasks),
+            instance.cause.message if instance.cause else "",
+        )
+        for instance in view.instances
+    ]
+    print_table(("model", "instance", "is", "where", "open tasks", "last trouble"), rows, empty="none")
+
+
+def _where(instance: Instance) -> str:
+    placement = instance.placement
+    if placement is None:
+        return f"to be placed at {moment(instance.retry_at)}" if instance.status == "waiting" else ""
+    places = ", ".join(f"{rank.device_id} of {rank.node_id}" for rank in placement.ranks)
+    return f"{places}, {placement.engine} {placement.dtype}, {placement.batch} x {placement.context} tokens"
+
+
+def _runners(view: StateView) -> None:
+    rows = [
+        (
+            runner.runner_id,
+            runner.instance_id,
+            runner.device_id,
+            name(runner.status),
+            status_detail(runner.status),
+        )
+        for runner in view.runners
+    ]
+    print_table(("runner", "instance", "device", "is", "detail"), rows, empty="none")
+
+
+def _tasks(view: StateView) -> None:
+    rows = [
+        (
+            task.task_id,
+            task.model_id,
+            task.kind,
+            task.runner_id,
+            task.cancelled and f"cancelling: {task.cancelled}",
+        )
+        for task in view.tasks
+    ]
+    print_table(("task", "model", "kind", "runner", "note"), rows, empty="none")
+
+
+def _downloads(view: StateView) -> None:
+    rows = [
+        (
+            download.model_id,
+            download.node_id,
+            download.status,
+            f"{size(download.done_bytes)} of {size(download.total_bytes)}",
+            download.cause.message if download.cause else "",
+        )
+        for download in view.downloads
+    ]
+    print_table(("model", "node", "is", "fetched", "why"), rows, empty="none")
+
+
+def _models(view: StateView) -> None:
+    rows = [
+        (
+            model.model_id,
+            f"{model.card.n_params / 1e6:.0f}M",
+            size(model.card.weight_bytes),
+            model.card.max_context,
+            ", ".join(model.paths) or f"not here yet ({model.source.kind} {model.source.location})",
+        )
+        for model in view.models
+    ]
+    print_table(("model", "parameters", "files", "context", "stored on"), rows, empty="none")
+
+
+_SECTIONS = {
+    "Nodes": _nodes,
+    "Instances": _instances,
+    "Runners": _runners,
+    "Open tasks": _tasks,
+    "Downloads": _downloads,
+    "Models": _models,
+}
