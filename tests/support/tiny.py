@@ -37,7 +37,7 @@ def tiny_model_dir(
     ``endless``: no token ends an answer, so that generation runs up to its token limit.
     """
     path.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer()
     tokenizer.save(str(path / "tokenizer.json"))
     end = None if endless else tokenizer.token_to_id("<|im_end|>")
     _write(path / "tokenizer_config.json", _tokenizer_config(endless))
@@ -47,7 +47,8 @@ def tiny_model_dir(
     return path
 
 
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer, always the same; most of the model's vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
