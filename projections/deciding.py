@@ -65,7 +65,7 @@ class Difference(msgspec.Struct, frozen=True):
     decided: Outcome
 
     def render(self) -> str:
-        """Position and command; what both say in words, where that differs; and the first values that differ."""
+        """Position and command, what both say in words where that differs, the first values that differ."""
         head = f"Decision {self.decision_id} (event {self.seq}), because {asked(self.command)}:"
         before, after = self.recorded.sentences(), self.decided.sentences()
         lines = [f"  - {line}" for line in before if line not in after]
@@ -76,15 +76,21 @@ class Difference(msgspec.Struct, frozen=True):
 
 def _unequal(a: Any, b: Any, path: str) -> Iterator[str]:
     """The places at which two JSON-able values differ, with both values."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = cast("dict[str, Any]", {**a, **b})
-        for key in keys:
-            yield from _unequal(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for index, pair in enumerate(zip(a, b, strict=True)):
-            yield from _unequal(*pair, f"{path}[{index}]")
+    left, right = _parts(a), _parts(b)
+    if left is not None and right is not None and type(a) is type(b):
+        for part in {**left, **right}:
+            yield from _unequal(left.get(part), right.get(part), path + part)
     elif a != b:
-        yield f"{path}: {encode(a)} against {encode(b)}"
+        yield f"{path[1:]}: {encode(a)} against {encode(b)}"
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """The values inside an object or array by the path that leads to them; None for what has no inside."""
+    if isinstance(value, dict):
+        return {f".{key}": part for key, part in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return {f"[{index}]": part for index, part in enumerate(cast("list[Any]", value))}
+    return None
 
 
 class NotADecider(Exception):
@@ -104,7 +110,7 @@ class Court:
             return Outcome(self._decide(state, decision.command, decision.facts))
         except self._refusal as refusal:
             return Outcome([], _cause(refusal))
-        except Exception as error:  # noqa: BLE001  the difference is reported with the error in it
+        except Exception as error:
             return Outcome([], error=f"{type(error).__name__}: {error}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from events.values import Quantization
 from projections.batch import Batch
 from projections.state import ClusterState, Download, Instance, Model, Node, Runner
 from projections.words import moment
@@ -79,7 +80,7 @@ def _node(batch: Batch, node: Node, seq: int, at: str) -> None:
 
 
 def _model(batch: Batch, model: Model, seq: int, at: str) -> None:
-    card, source, quantization = model.card, model.source, model.card.quantization
+    card, source = model.card, model.source
     row = {
         "model_id": model.model_id,
         "model_type": card.model_type,
@@ -93,7 +94,7 @@ def _model(batch: Batch, model: Model, seq: int, at: str) -> None:
         "max_context": card.max_context,
         "n_experts": card.n_experts,
         "dtype": card.dtype,
-        "quantization": f"{quantization.bits} bits, groups of {quantization.group_size}" if quantization else None,
+        "quantization": _quantization(card.quantization),
         "weight_bytes": card.weight_bytes,
         "has_chat_template": int(card.has_chat_template),
         "source": source.kind,
@@ -175,6 +176,10 @@ def _never(batch: Batch, key: str, seq: int, at: str) -> None:
     """For entities that never leave the state."""
 
 
+def _quantization(quantization: Quantization | None) -> str | None:
+    return f"{quantization.bits} bits, groups of {quantization.group_size}" if quantization else None
+
+
 def _moment_or_none(at: float) -> str | None:
     return moment(at) if at else None
 
@@ -186,7 +191,9 @@ _DOWNLOAD_PROGRESSED = (
 )
 _DOWNLOAD_INTERRUPTED = f"UPDATE downloads SET status = 'interrupted', ended_at = :at {RUNNING_DOWNLOAD}"
 
-_ENTITIES: dict[str, tuple[Callable[[Batch, Any, int, str], None], Callable[[Batch, Any, int, str], None]]] = {
+_Write = Callable[[Batch, Any, int, str], None]
+
+_ENTITIES: dict[str, tuple[_Write, _Write]] = {
     "nodes": (_node, _never),
     "models": (_model, _never),
     "downloads": (_download, _download_gone),

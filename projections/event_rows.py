@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 @singledispatch
 def write(event: Event, batch: Batch, place: Place) -> None:
-    """Write the rows that ``event`` makes besides those of the entities it touched and its line of the timeline."""
+    """Write the rows that ``event`` makes by itself; most make some, the others only touch entities."""
 
 
 @write.register
@@ -48,8 +48,13 @@ def _(event: ev.NodeStarted, batch: Batch, place: Place) -> None:
     batch.run("devices", "DELETE FROM devices WHERE node_id = :node_id", node)
     batch.run("engines", "DELETE FROM engines WHERE node_id = :node_id", node)
     for device in event.devices:
-        row = {"device_id": device.device_id, "kind": device.kind, "name": device.name}
-        batch.upsert("devices", ("node_id", "device_id"), {**node, **row, "memory_bytes": device.memory_bytes})
+        row = {
+            "device_id": device.device_id,
+            "kind": device.kind,
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+        }
+        batch.upsert("devices", ("node_id", "device_id"), {**node, **row})
     for engine in event.engines:
         row = {
             "engine": engine.engine,
@@ -362,12 +367,14 @@ _PLACEMENT_OVER = (
 _LATEST_DOWNLOAD = """WHERE download_id =
     (SELECT max(download_id) FROM downloads WHERE model_id = :model_id AND node_id = :node_id)"""
 # The entity has left the state by then, which `entity_rows` took for an interruption.
-_DOWNLOAD_STORED = f"""UPDATE downloads SET status = 'stored', ended_at = :at, done_bytes = max(done_bytes, total_bytes)
+_DOWNLOAD_STORED = f"""UPDATE downloads
+    SET status = 'stored', ended_at = :at, done_bytes = max(done_bytes, total_bytes)
     {_LATEST_DOWNLOAD} AND status <> 'failed' AND (ended_at IS NULL OR ended_at = :at)"""
 _DOWNLOAD_FAILED = f"""UPDATE downloads SET status = 'failed', ended_at = :at, failure_code = :code,
     failure = :message, retry_at = :retry_at {RUNNING_DOWNLOAD}"""
 
-_ACTOR_FAILED = """INSERT INTO actors (node_id, actor, crashes, last_error, last_action, last_crash_at, dead_letters)
+_ACTOR_FAILED = """INSERT INTO actors
+    (node_id, actor, crashes, last_error, last_action, last_crash_at, dead_letters)
     VALUES (:node_id, :actor, 1, :error, :action, :at, 0)
     ON CONFLICT (node_id, actor) DO UPDATE SET crashes = crashes + 1, last_error = excluded.last_error,
     last_action = excluded.last_action, last_crash_at = excluded.last_crash_at"""

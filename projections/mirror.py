@@ -124,17 +124,18 @@ class Mirror:
         failure = failure_of(event)
         if failure is not None:
             event_rows.write_failure(self._batch, place, failure)
+        words = sentence(event)
         row = {
             "seq": place.seq,
             "at": place.at,
             "type": type(event).__name__,
             "subject": event.subject,
-            "sentence": sentence(event),
+            "sentence": words,
             "instance_id": place.instance_id,
             "decision_id": place.decision_id,
         }
         self._batch.insert("timeline", row)
-        return row["sentence"]
+        return words
 
 
 def rebuild(log_path: Path, projections_path: Path) -> Position:

@@ -45,7 +45,7 @@ class Unreachable(Exception):
 
 
 def state_at(reader: LogReader, seq: int, snapshots: Path | None = None) -> ClusterState:
-    """The state right after the event at ``seq``; 0 is the empty state. Raises `Unreachable` beyond the head."""
+    """The state right after event ``seq``; 0 is the empty state. Raises `Unreachable` beyond the head."""
     head = reader.head()
     if not 0 <= seq <= head:
         raise Unreachable(f"There is no event {seq}: the log has events 1 to {head}.")

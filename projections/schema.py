@@ -12,7 +12,10 @@ import sqlite_utils
 
 from projections import fingerprint
 
-SEARCHED = {"failures": ("subject", "code", "sentence", "detail"), "decisions": ("subject", "asked", "reason")}
+SEARCHED = {
+    "failures": ("subject", "code", "sentence", "detail"),
+    "decisions": ("subject", "asked", "reason"),
+}
 """Tables with full-text search, and the columns that it finds words in."""
 
 
@@ -32,7 +35,7 @@ def create(path: Path) -> None:
     db.executescript(_sql("schema.sql") + _sql("views.sql"))
     for table, columns in SEARCHED.items():
         db.table(table).enable_fts(columns, create_triggers=True, tokenize="porter")
-    db.execute(f"PRAGMA user_version = {version()}")
+    db.executescript(f"PRAGMA user_version = {version()}")
     db.close()
 
 

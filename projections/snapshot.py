@@ -56,7 +56,7 @@ def load_state(reader: LogReader, directory: Path | None = None, upto: int | Non
 
 
 def catch_up(state: ClusterState, reader: LogReader, upto: int | None = None) -> ClusterState:
-    """Apply the events from the state's own position up to ``upto`` (default: the head); returns the state."""
+    """Apply the events after the state's position up to ``upto`` (default: the head); returns the state."""
     for seq, epoch, at, event in reader.stream(after=state.seq, upto=upto):
         apply(state, seq, epoch, at, event)
     return state

@@ -41,8 +41,8 @@ class VerifyReport(msgspec.Struct):
         for version, other in sorted(self.other_versions.items()):
             same = other.decisions - other.diverged
             lines.append(
-                f"{other.decisions} decisions of version {version}: {same} the same, {other.diverged} diverged "
-                f"as of version {self.decider_version}."
+                f"{other.decisions} decisions of version {version}: {same} the same, "
+                f"{other.diverged} diverged as of version {self.decider_version}."
             )
             if other.first_diverged is not None:
                 lines += ["The first:", other.first_diverged.render()]

@@ -14,6 +14,7 @@ from events.record import Committed, Recorded
 from events.status import Failed, Loading
 from projections.command_words import asked
 from projections.failures import failure_of
+from projections.timeline import concerns
 from projections.words import moment, reason, runner_status, sentence, verdict
 
 
@@ -57,8 +58,8 @@ def why(reader: LogReader, entity_id: str) -> Story:
     found = _Collector(reader).collect(entity_id)
     if not found:
         raise Unknown(
-            f"The log has nothing on {entity_id!r}. Give the id of an instance, runner, task, request, node, model "
-            "or actor, the number of a decision, or # and the number of an event."
+            f"The log has nothing on {entity_id!r}. Give the id of an instance, runner, task, request, node, "
+            "model or actor, the number of a decision, or # and the number of an event."
         )
     return Story(entity_id, _kind(entity_id, found), list(_links(reader, found)))
 
@@ -67,12 +68,14 @@ def render_text(story: Story) -> str:
     """The story as text for people: a paragraph a step."""
     lines = [f"{story.kind.capitalize()} {story.id}:"]
     told = ""
+    shown: list[str] = []
     for link in story.links:
         lines.append(f"{moment(link.at)} {'!' if link.failure else ' '} {link.sentence}  {_position(link)}")
         if link.because != told:
             lines.append(f"{'':27}{link.because}")
-        told = link.because
-        lines += [f"{'':29}{detail}" for detail in link.details]
+        if link.details != shown:
+            lines += [f"{'':29}{detail}" for detail in link.details]
+        told, shown = link.because, link.details
     return "\n".join(lines)
 
 
@@ -80,11 +83,19 @@ def _position(link: Link) -> str:
     return f"[#{link.seq}]" if link.seq else f"[decision {link.decision_id}]"
 
 
+_OF_NODES = (cmd.ReportNodeStarted, cmd.ReportNodeStopping)
+
+_BEFORE = 20
+"""Steps that are told of what led up to a decision; more would bury it."""
+
+
 class _Collector:
     """Gathers the events that belong to a story."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
+        self._family: set[str] = set()
+        """Ids that the story is about, itself and its runners or tasks."""
 
     def collect(self, entity_id: str) -> dict[int, Recorded]:
         """The events of an entity and those that explain them, by seq and in its order."""
@@ -92,6 +103,7 @@ class _Collector:
         if not own:
             own = [*self._placements_with(entity_id), *self._tasks_of(entity_id)]
         found = {recorded.seq: recorded for recorded in own}
+        self._family |= {entity_id, *(each.event.subject for each in own)}
         for recorded in own:
             for more in self._related(recorded, entity_id):
                 found.setdefault(more.seq, more)
@@ -104,8 +116,10 @@ class _Collector:
         match event:
             case ev.InstancePlaced() if event.instance_id == entity_id:
                 for rank in event.placement.ranks:
+                    self._family.add(rank.runner_id)
                     yield from self._events_of_runner(rank.runner_id)
             case ev.RunnerStatusChanged(instance_id=instance_id):
+                self._family.add(instance_id)
                 yield from self._placement_of(instance_id, event.runner_id)
                 if isinstance(event.status, Failed):
                     yield from self._next_placement(instance_id, recorded.seq)
@@ -120,8 +134,16 @@ class _Collector:
                 pass
 
     def _decided_with(self, recorded: Recorded) -> list[Recorded]:
+        """What was decided together with an event; of all that a lost node takes along, only the family's."""
         decision = self._reader.decision(recorded.decision_id)
-        return decision.events if decision is not None else []
+        if decision is None:
+            return []
+        if not isinstance(decision.command, _OF_NODES) or decision.origin in self._family:
+            return decision.events
+        return [each for each in decision.events if self._in_family(each.event)]
+
+    def _in_family(self, event: Event) -> bool:
+        return isinstance(event, ev.NodeStopped) or any(concerns(event, name) for name in self._family)
 
     def _events_of_runner(self, runner_id: str) -> Iterator[Recorded]:
         for recorded in self._reader.events(subject=runner_id):
@@ -169,8 +191,11 @@ def _has_runner(event: Event, runner_id: str) -> bool:
 
 def _quiet(event: Event) -> bool:
     """True for readings and progress, which explain nothing."""
-    loading = isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, Loading)
-    return event.OBSERVATION or (loading and event.status.layers > 0)
+    match event:
+        case ev.RunnerStatusChanged(status=Loading(layers=layers)):
+            return layers > 0
+        case _:
+            return event.OBSERVATION
 
 
 def _kind(entity_id: str, found: dict[int, Recorded]) -> str:
@@ -189,9 +214,9 @@ def _decision_story(reader: LogReader, name: str, number: int, *, by_seq: bool) 
         raise Unknown(f"There is no {'event' if by_seq else 'decision'} {number}: the log has {last}.")
     found: dict[int, Recorded] = {recorded.seq: recorded for recorded in decision.events}
     for subject in dict.fromkeys(recorded.event.subject for recorded in decision.events):
-        earlier = _Collector(reader).collect(subject)
-        found |= {seq: each for seq, each in earlier.items() if seq < decision.first_seq}
-    links = list(_links(reader, dict(sorted(found.items()))))
+        story = _Collector(reader).collect(subject).items()
+        found |= [(seq, each) for seq, each in story if seq < decision.first_seq]
+    links = list(_links(reader, dict(sorted(found.items())[-_BEFORE - len(decision.events) :])))
     if not decision.events:
         links.append(_eventless(decision))
     return Story(name, "event" if by_seq else "decision", links)
@@ -215,10 +240,9 @@ def _links(reader: LogReader, found: dict[int, Recorded]) -> Iterator[Link]:
             decision = reader.decision(recorded.decision_id)
         assert decision is not None  # the log has the decision of each of its events
         if isinstance(event, ev.InstancePlaced):
-            places |= {
-                rank.runner_id: f"{rank.runner_id} (rank {rank.rank} of {event.instance_id} on {rank.node_id})"
-                for rank in event.placement.ranks
-            }
+            for rank in event.placement.ranks:
+                place = f"rank {rank.rank} of {event.instance_id} on {rank.node_id}"
+                places[rank.runner_id] = f"{rank.runner_id} ({place})"
         yield Link(
             recorded.seq,
             recorded.at,
@@ -249,19 +273,23 @@ def _told(recorded: Recorded, places: dict[str, str]) -> str:
             return sentence(event)
 
 
-def _because(
-    decision: Committed, recorded: Recorded, places: dict[str, str], waiting: dict[str, int]
-) -> str:
-    first = decision.events[0]
+def _because(decision: Committed, recorded: Recorded, places: dict[str, str], waiting: dict[str, int]) -> str:
+    root = _root(decision)
     number = f"(decision {decision.decision_id})"
     if isinstance(decision.command, Report):
-        if recorded.seq == first.seq:
+        if recorded.seq == root.seq:
             return f"as {decision.origin} reported {number}"
-        return f"because {_told(first, places)} {number}"
+        return f"because {_told(root, places)} {number}"
     words = f"because {asked(decision.command)}"
     if isinstance(decision.command, cmd.ReconcileInstance) and decision.command.instance_id in waiting:
         words += f", see #{waiting[decision.command.instance_id]}"
     return f"{words} {number}"
+
+
+def _root(decision: Committed) -> Recorded:
+    """The event of a decision that the others follow from: a node's end, or else the first."""
+    ends = (each for each in decision.events if isinstance(each.event, ev.NodeStopped))
+    return next(ends, decision.events[0])
 
 
 def _details(event: Event) -> list[str]:

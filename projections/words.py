@@ -160,6 +160,8 @@ def _(event: ev.NodeStarted) -> str:
 
 @sentence.register
 def _(event: ev.NodeStopped) -> str:
+    if event.node_id in event.cause.message:
+        return reason(event.cause)
     end = "stopped" if event.clean else "was found to have died"
     return f"{event.node_id} {end}: {reason(event.cause)}"
 
@@ -288,9 +290,9 @@ def _(event: ev.TaskCancelRequested) -> str:
 def _(event: ev.TaskFinished) -> str:
     usage, times = event.usage, event.timings
     return (
-        f"{event.task_id} finished ({event.finish_reason}) with {count(usage.completion_tokens, 'token')} for a "
-        f"prompt of {usage.prompt_tokens}: {times.queued_s:.2f} s queued, {times.prefill_s:.2f} s prefill, "
-        f"{times.decode_s:.2f} s decode"
+        f"{event.task_id} finished ({event.finish_reason}) with {count(usage.completion_tokens, 'token')} "
+        f"for a prompt of {usage.prompt_tokens}: {times.queued_s:.2f} s queued, "
+        f"{times.prefill_s:.2f} s prefill, {times.decode_s:.2f} s decode"
     )
 
 
@@ -302,4 +304,5 @@ def _(event: ev.TaskFailed) -> str:
 
 @sentence.register
 def _(event: ev.TaskCancelled) -> str:
-    return f"{event.task_id} was cancelled after {count(event.usage.completion_tokens, 'token')}: {event.reason}"
+    made = count(event.usage.completion_tokens, "token")
+    return f"{event.task_id} was cancelled after {made}: {event.reason}"

@@ -61,6 +61,7 @@ def test_foreign_keys_point_at_tables_and_columns_that_exist(tmp_path: Path) -> 
     schema.create(tmp_path / "projections.db")
     db = sqlite3.connect(tmp_path / "projections.db")
     tables = {entry.name: entry.columns for entry in schema.catalogue() if entry.kind == "table"}
-    keys = [(name, row[2], row[4]) for name in tables for row in db.execute(f"PRAGMA foreign_key_list({name})")]
+    query = "PRAGMA foreign_key_list({})"
+    keys = [(name, row[2], row[4]) for name in tables for row in db.execute(query.format(name))]
     assert keys
     assert [key for key in keys if key[2] not in tables[key[1]]] == []
