@@ -57,6 +57,6 @@ def failed(code: str, model_id: str, reason: str, fix: str, *, retryable: bool =
 def _status(status: int, model_id: str, endpoint: str) -> FetchError:
     reason = f"{endpoint} answered with status {status}"
     if status in (401, 403):
-        return failed("not_authorised", model_id, reason, _LOG_IN.capitalize())
+        return failed("not_authorised", model_id, reason, f"If you may have it, {_LOG_IN}")
     late = status == 429 or status >= 500
     return failed("hub_refused", model_id, reason, "Try again later", retryable=late)

@@ -1,7 +1,7 @@
-"""One file from the hub: resumed where it was cut, watched, cancelled, and verified before it counts.
+"""Files from the hub: resumed where they were cut, watched, cancelled, and verified before they count.
 
-`http_get` of huggingface_hub writes into a file of ours. Its `hf_hub_download` starts anew after every
-interruption (since 2.4) and can't be cancelled.
+The requests are huggingface_hub's (session, token, proxies), the loop is ours: its `hf_hub_download` starts
+anew after every interruption (since 2.4) and can't be cancelled.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from huggingface_hub import constants, hf_hub_url
-from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
+from huggingface_hub import constants, get_session, hf_hub_url
 from huggingface_hub.utils import (
     build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
-    disable_progress_bars,
+    hf_raise_for_status,
 )
 
 from engines import manifest
@@ -25,6 +25,12 @@ from engines.model_errors import FetchCancelled
 
 CUT = ".cut"
 """Suffix of a file that is not whole yet."""
+
+CHUNK_BYTES = 1024**2
+"""Bytes between two looks at whether the fetch is still wanted."""
+
+TIMEOUT_S = 30.0
+"""Seconds without a byte after which a connection counts as broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,6 @@ class Transfer:
 
     def get(self, files: Sequence[Remote]) -> None:
         """Fetch the files that are not there yet. Raises `FetchError`, `FetchCancelled`."""
-        disable_progress_bars("huggingface_hub.http_get")  # a program watches, and has the terminal
         total, before = sum(file.size for file in files), 0
         for file in files:
             final = self.directory / file.name
@@ -69,47 +74,41 @@ class Transfer:
 
     def _get(self, file: Remote, final: Path, before: int, total: int) -> None:
         cut = final.with_name(final.name + CUT)
-        url = hf_hub_url(self.model_id, file.name, revision=self.commit, endpoint=self.endpoint)
-        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-        if cut.is_file() and cut.stat().st_size > file.size:
-            cut.unlink()
         with cut.open("ab") as target:
-            start = target.tell()
-            watched = _Watched(target, lambda size: self._watch(before + size, total))
-            try:
-                http_get(
-                    url,
-                    cast(BinaryIO, watched),
-                    resume_size=start,
-                    headers=headers,
-                    expected_size=file.size,
-                )
-            except ERRORS as error:
-                raise explain(error, self.model_id, self.endpoint) from error
+            broken = target.tell() < file.size
+            while broken:
+                broken = self._breaks_off(file, target, lambda size: self._watch(before + size, total))
         if not file.matches(cut):
             cut.unlink()
             reason = f"{file.name} did not arrive with the size and hash that the hub states"
             raise failed("download_corrupt", self.model_id, reason, "Try again", retryable=True)
         cut.replace(final)
 
+    def _breaks_off(self, file: Remote, target: BinaryIO, watch: Callable[[int], None]) -> bool:
+        """Append to ``target`` what it lacks. True where the connection broke after new bytes."""
+        start = target.tell()
+        url = hf_hub_url(self.model_id, file.name, revision=self.commit, endpoint=self.endpoint)
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
+        try:
+            with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S) as response:
+                hf_raise_for_status(response)
+                if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+                    target.truncate(0)
+                for chunk in response.iter_bytes(CHUNK_BYTES):
+                    target.write(chunk)
+                    watch(target.tell())
+                    if target.tell() > file.size:
+                        break
+        except ERRORS as error:
+            if isinstance(error, OSError) or target.tell() <= start:
+                raise explain(error, self.model_id, self.endpoint) from error
+            return True
+        return False
+
     def _watch(self, done: int, total: int) -> None:
         if self.cancelled():
             raise FetchCancelled
         self.progress(done, total)
-
-
-class _Watched:
-    """The part of a binary file that `http_get` uses; calls ``watch(size)`` after every write."""
-
-    def __init__(self, file: BinaryIO, watch: Callable[[int], None]) -> None:
-        self._file = file
-        self._watch = watch
-        self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
-
-    def write(self, data: bytes) -> int:
-        written = self._file.write(data)
-        self._watch(self._file.tell())
-        return written
 
 
 def endpoint_or_default(endpoint: str) -> str:
