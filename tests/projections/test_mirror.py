@@ -121,11 +121,8 @@ def test_every_table_and_view_is_filled_by_a_long_history(tmp_path: Path) -> Non
 
 def test_failures_and_decisions_are_found_by_their_words(tmp_path: Path) -> None:
     path = mirrored(tmp_path, History(11).take(1500))
-    found = rows(
-        path,
-        "SELECT sentence FROM failures WHERE rowid IN (SELECT rowid FROM failures_fts WHERE failures_fts MATCH ?)",
-        "killed",
-    )
+    matches = "SELECT rowid FROM failures_fts WHERE failures_fts MATCH ?"
+    found = rows(path, f"SELECT sentence FROM failures WHERE rowid IN ({matches})", "killed")
     assert found
     assert all("killed" in str(sentence) for (sentence,) in found)
     assert rows(path, "SELECT 1 FROM decisions_fts WHERE decisions_fts MATCH 'delete'")
