@@ -1,0 +1,37 @@
+"""The HTTP application: the routes, the error middleware, the gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from actors.gateway import Gateway
+from api.errors import errors_as_json
+from api.log_access import LOG, LogAccess
+from api.openapi import document
+from api.routes import GATEWAY, MAX_BODY, Call, Route
+from api.table import ROUTES
+
+
+async def openapi(call: Call[None, None]) -> dict[str, Any]:  # noqa: ARG001
+    """Show this document."""
+    return document(ALL_ROUTES)
+
+
+ALL_ROUTES = (*ROUTES, Route(method="GET", path="/openapi.json", handler=openapi, tag="health"))
+
+
+def build_app(gateway: Gateway) -> web.Application:
+    """The application that serves ``gateway``, which must be open when it starts."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=MAX_BODY)
+    app[GATEWAY] = gateway
+    app[LOG] = LogAccess(gateway.reader)
+    for route in ALL_ROUTES:
+        app.router.add_route(route.method, route.pattern, route.serve)
+    app.on_cleanup.append(_close_log)
+    return app
+
+
+async def _close_log(app: web.Application) -> None:
+    app[LOG].close()

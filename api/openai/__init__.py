@@ -1,0 +1,1 @@
+"""OpenAI's dialect: models, chat completions, text completions."""

@@ -1,0 +1,124 @@
+"""Server-sent events over one response: opened late, kept alive, and never an unbounded buffer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+KEEP_ALIVE_S = 15.0
+"""Seconds of silence after which a comment tells the client, and every proxy, that we are here."""
+MAX_BEHIND = 1024 * 1024
+"""Bytes that may wait for a client that reads slower than its answer is made."""
+
+_KEEP_ALIVE = b": keep-alive\n\n"
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class TooSlow(Exception):
+    """The client is `MAX_BEHIND` bytes behind."""
+
+
+class EventStream:
+    """Sends events to one client. Use as an async context manager; `send` opens the response.
+
+    Until then nothing has been sent, and the handler may still answer with an error status. After
+    `KEEP_ALIVE_S` of silence the stream opens by itself. ``preamble`` goes out first.
+
+    A stream whose source can wait (``patient``) waits for a slow client. Another one never does: what the
+    client has not read yet waits in the socket's buffer, and `TooSlow` ends the stream when that grows
+    beyond `MAX_BEHIND`.
+    """
+
+    def __init__(
+        self,
+        request: web.Request,
+        *,
+        patient: bool = False,
+        preamble: bytes = b"",
+        headers: Mapping[str, str] = {},
+    ) -> None:
+        self._request = request
+        self._patient = patient
+        self._preamble = preamble
+        self._response = web.StreamResponse(headers={**_HEADERS, **headers})
+        self._transport = request.transport
+        self._opening = asyncio.Lock()
+        self._opened = False
+        self._refused = False
+        self._quiet = True
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tick_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> EventStream:
+        self._wind()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """What the handler returns when all is sent."""
+        return self._response
+
+    async def send(self, data: bytes) -> None:
+        """Write one or more whole events. Raises `TooSlow`, or ConnectionError where the client is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        if not self._patient and transport.get_write_buffer_size() > MAX_BEHIND:
+            raise TooSlow
+        if not self._opened:
+            await self._open()
+        self._quiet = False
+        await self._response.write(data)
+
+    async def refuse(self) -> bool:
+        """True where nothing has been sent, and from now on nothing will be: answer with a status instead."""
+        async with self._opening:
+            self._refused = not self._opened
+            return self._refused
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._opened or self._refused:
+                return
+            await self._response.prepare(self._request)
+            if self._transport is not None and not self._patient:
+                self._transport.set_write_buffer_limits(high=2 * MAX_BEHIND)
+            if self._preamble:
+                await self._response.write(self._preamble)
+            self._opened = True
+
+    def _wind(self) -> None:
+        self._ticker = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)
+
+    def _tick(self) -> None:
+        if self._quiet:
+            self._tick_task = asyncio.ensure_future(self._keep_alive())
+        self._quiet = True
+        self._wind()
+
+    async def _keep_alive(self) -> None:
+        try:
+            await self._open()
+            if self._opened:
+                await self._response.write(_KEEP_ALIVE)
+        except ConnectionError:
+            pass  # the handler learns of it when it next sends, or is cancelled
+
+
+def event(data: bytes, *, name: str = "", event_id: int | None = None) -> bytes:
+    """One event; ``data`` is JSON, so it has no line breaks."""
+    head = f"id: {event_id}\n" if event_id is not None else ""
+    head += f"event: {name}\n" if name else ""
+    return head.encode() + b"data: " + data + b"\n\n"
