@@ -324,16 +324,18 @@ def test_a_stopped_child_is_not_restarted_even_if_its_restart_was_pending(compan
 def test_a_child_that_does_not_stop_in_time_is_abandoned_and_said_so(
     system: ActorSystem, incidents: list[ActorIncident]
 ) -> None:
-    release = threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     class Deaf(Player):
         def receive(self, message: Any) -> Any:
+            entered.set()
             release.wait(10)
 
     book: list[str] = []
     deaf = ChildSpec("deaf", lambda: Deaf(book), shutdown=0.05)
     company = spawn(Supervisor([deaf]), "company", system)
     deaf.address.tell("work")
+    entered.wait(5)
     waiting = deaf.address.ask_future("more work")
     company.ask(StopChild("deaf"), 5)
     with pytest.raises(Stopped):
