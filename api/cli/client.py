@@ -69,7 +69,7 @@ class Client:
         """
         connection = self._connection(None)
         try:
-            response = self._request(connection, method, _with_query(path, query), body)
+            response = self._request(connection, method, _with_query(path, query), body, "text/event-stream")
             yield from _parse(response)
         except (OSError, http.client.HTTPException) as error:
             raise CliError(f"The connection to {self.url} broke in mid-stream: {error}.") from error
@@ -101,10 +101,17 @@ class Client:
         return connection
 
     def _request(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: object
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: object,
+        accept: str = "application/json",
     ) -> http.client.HTTPResponse:
         payload = None if body is None else json.dumps(body)
-        headers = {} if payload is None else {"Content-Type": "application/json"}
+        headers = {"Accept": accept}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
         connection.request(method, path, payload, headers)
         response = connection.getresponse()
         if response.status >= 400:

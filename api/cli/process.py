@@ -1,28 +1,32 @@
-"""What a process that runs a node needs around it: log files, file descriptors, and an end on signals."""
+"""A node in this process: its log files, its start with clear errors, its end on signals."""
 
 from __future__ import annotations
 
 import logging
 import logging.handlers
 import os
-import resource
 import signal
+import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from api.cli.console import complain
+import msgspec
+
+from actors.node import Node
+from actors.refusal import StartFailed
+from actors.settings import Settings
+from api.cli.checks.port import bind_error, owner
+from api.cli.console import complain, say
+from api.cli.errors import CliError
+from api.server import ApiServer
 
 _LOG_BYTES = 10 * 1024 * 1024
 _LOG_FILES = 5
 _LOG_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(threadName)s %(name)s: %(message)s"
-
-_WANTED_FILES = 65_536
-_MACOS_FILES = 10_240
-"""What macOS grants where it says that there is no limit (OPEN_MAX)."""
 
 
 class StopRequested(BaseException):
@@ -33,16 +37,72 @@ class StopRequested(BaseException):
         self.name = name
 
 
+def run_node(settings: Settings, work: Callable[[Node], int]) -> int:
+    """Run a node, do ``work`` with it, and stop it: when that is done, or on SIGINT or SIGTERM.
+
+    Returns ``work``'s exit code, 0 after a signal. Raises `CliError` where the node can't start.
+    """
+    log_to_files(settings.home_path / "logs", settings.log_level)
+    node = Node(settings, ApiServer)
+    reason = "its command ended"
+    with stop_on_signals():
+        _start(node)
+        try:
+            return work(node)
+        except StopRequested as stop:
+            reason = f"signal {stop.name}"
+            say(f"\nStopping ({stop.name}); a second Ctrl-C ends at once.")
+            return 0
+        finally:
+            node.stop(reason)
+
+
+def with_free_port(settings: Settings) -> Settings:
+    """The settings with a port that can be had: a free one for 0. Raises `CliError` where it is taken."""
+    host, port = settings.host, settings.api_port
+    if port == 0:
+        with socket.create_server((host, 0), family=_family(host)) as probe:
+            return msgspec.structs.replace(settings, api_port=probe.getsockname()[1])
+    if (error := bind_error(host, port)) is not None:
+        raise CliError(
+            f"Port {port} on {host} can't be used: {error}; {owner(port)}. Stop that one (`cuebook status` "
+            f"shows it if it is a Cuebook node), or choose another port, such as --port {port + 1}."
+        )
+    return settings
+
+
+def log_to_files(directory: Path, level: str) -> None:
+    """Send the messages of this process to rotating files, and warnings also to standard error."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        files = logging.handlers.RotatingFileHandler(
+            directory / "node.log", maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
+        )
+    except OSError as error:
+        raise CliError(
+            f"{directory} can't be written ({error.strerror}). Name another home with --home or CUEBOOK_HOME."
+        ) from error
+    formatter = logging.Formatter(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setLevel(logging.WARNING)
+    for handler in (files, terminal):
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[files, terminal], force=True)
+
+
 @contextmanager
 def stop_on_signals() -> Generator[None, None, None]:
     """Raise `StopRequested` in the main thread on the first SIGINT or SIGTERM; end at once on the second."""
-    asked: list[int] = []
+    asked = False
 
     def on_signal(number: int, _: FrameType | None) -> None:
+        nonlocal asked
         if asked:
+            complain("Ending at once.")
             # Runners end by themselves when their socket to this process closes; the log needs no goodbye.
             os._exit(128 + number)
-        asked.append(number)
+        asked = True
         raise StopRequested(signal.Signals(number).name)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -53,34 +113,20 @@ def stop_on_signals() -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
-def log_to_files(directory: Path, level: str) -> Path:
-    """Send the log to rotating files, and warnings also to standard error. Returns the newest file's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "node.log"
-    formatter = logging.Formatter(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    files = logging.handlers.RotatingFileHandler(
-        path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
-    )
-    terminal = logging.StreamHandler(sys.stderr)
-    terminal.setLevel(logging.WARNING)
-    for handler in (files, terminal):
-        handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[files, terminal], force=True)
-    return path
+def _start(node: Node) -> None:
+    try:
+        node.start()
+    except StopRequested as stop:
+        # Half a node has no orderly end, and needs none: it has acknowledged nothing.
+        os._exit(128 + signal.Signals[stop.name])
+    except StartFailed as error:
+        raise CliError(error.cause.message) from error
+    except OSError as error:
+        home = node.settings.home_path
+        raise CliError(
+            f"{home} can't be used ({error}). Name another one with --home or CUEBOOK_HOME."
+        ) from error
 
 
-def raise_file_limit() -> int:
-    """Let the process open as many files as the system grants it; returns how many that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (_WANTED_FILES, _MACOS_FILES):
-        target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        if soft == resource.RLIM_INFINITY or soft >= target:
-            return soft
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-        except (ValueError, OSError):
-            continue
-        return target
-    complain(f"This process may open only {soft} files; many clients at once need more (`ulimit -n`).")
-    return soft
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -16,7 +16,8 @@ from actors.settings import Settings
 from api.cli.console import print_json, say
 from api.cli.errors import CliError
 from api.cli.positions import seq_of
-from api.cli.state_view import show_state, view_of
+from api.cli.state_tables import show_state
+from api.state_view import state_view
 from events.chain import Break, verify_chain
 from events.errors import LogLocked
 from events.lock import WriterLock
@@ -50,7 +51,7 @@ class Question:
 def state(question: Question) -> int:
     """`replay state`."""
     seq = seq_of(question.reader, question.args.at)
-    view = view_of(replay.state_at(question.reader, seq))
+    view = state_view(replay.state_at(question.reader, seq))
     if question.as_json:
         print_json(view)
     else:

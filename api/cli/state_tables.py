@@ -1,39 +1,12 @@
-"""The cluster's state as tables for people, and as plain values for programs."""
+"""The cluster's state as tables for people."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from api.cli.console import print_table, say
+from api.state_view import StateView
 from events.status import name
-from projections.state import ClusterState, Download, Instance, Model, Node, Runner, Task
+from projections.state import Instance
 from projections.words import moment, size, status_detail
-
-
-class StateView(msgspec.Struct, frozen=True, kw_only=True):
-    """A state with its entities in lists, as the API gives it and as `--json` prints it."""
-
-    seq: int
-    epoch: int
-    at: float
-    master: str
-    nodes: list[Node]
-    models: list[Model]
-    downloads: list[Download]
-    instances: list[Instance]
-    runners: list[Runner]
-    tasks: list[Task]
-
-
-def view_of(state: ClusterState) -> StateView:
-    """The view of a state."""
-    lists: dict[str, Any] = {
-        field: list(getattr(state, field).values())
-        for field in ("nodes", "models", "downloads", "instances", "runners", "tasks")
-    }
-    return StateView(seq=state.seq, epoch=state.epoch, at=state.at, master=state.master, **lists)
 
 
 def show_state(view: StateView) -> None:
@@ -58,7 +31,7 @@ def _nodes(view: StateView) -> None:
             f"{size(node.memory_available)} of {size(node.memory_total)}",
             node.api_url,
         )
-        for node in view.nodes
+        for node in view.nodes.values()
     ]
     print_table(("name", "node", "is", "devices", "engines", "memory", "API"), rows, empty="none")
 
@@ -70,10 +43,10 @@ def _instances(view: StateView) -> None:
             instance.instance_id,
             instance.status,
             _where(instance),
-            sum(task.instance_id == instance.instance_id for task in view.tasks),
+            view.open_tasks.get(instance.instance_id, 0),
             instance.cause.message if instance.cause else "",
         )
-        for instance in view.instances
+        for instance in view.instances.values()
     ]
     print_table(("model", "instance", "is", "where", "open tasks", "last trouble"), rows, empty="none")
 
@@ -95,7 +68,7 @@ def _runners(view: StateView) -> None:
             name(runner.status),
             status_detail(runner.status),
         )
-        for runner in view.runners
+        for runner in view.runners.values()
     ]
     print_table(("runner", "instance", "device", "is", "detail"), rows, empty="none")
 
@@ -109,7 +82,7 @@ def _tasks(view: StateView) -> None:
             task.runner_id,
             task.cancelled and f"cancelling: {task.cancelled}",
         )
-        for task in view.tasks
+        for task in view.tasks.values()
     ]
     print_table(("task", "model", "kind", "runner", "note"), rows, empty="none")
 
@@ -123,7 +96,8 @@ def _downloads(view: StateView) -> None:
             f"{size(download.done_bytes)} of {size(download.total_bytes)}",
             download.cause.message if download.cause else "",
         )
-        for download in view.downloads
+        for downloads in view.downloads.values()
+        for download in downloads.values()
     ]
     print_table(("model", "node", "is", "fetched", "why"), rows, empty="none")
 
@@ -137,7 +111,7 @@ def _models(view: StateView) -> None:
             model.card.max_context,
             ", ".join(model.paths) or f"not here yet ({model.source.kind} {model.source.location})",
         )
-        for model in view.models
+        for model in view.models.values()
     ]
     print_table(("model", "parameters", "files", "context", "stored on"), rows, empty="none")
 
