@@ -124,6 +124,7 @@ class _Collector:
                 if isinstance(event.status, Failed):
                     yield from self._next_placement(instance_id, recorded.seq)
             case ev.TaskCreated():
+                self._family |= {event.runner_id, event.instance_id}
                 yield from self._placement_of(event.instance_id, event.runner_id)
                 yield from self._end_of_tasks(event.task_id)
             case ev.ModelDescribed():

@@ -44,7 +44,7 @@ def mirrored(directory: Path, history: Sequence[Draft]) -> Path:
     return directory / "projections.db"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(drafts(150), st.integers(0, 1 << 16))
 def test_live_grown_restarted_and_rebuilt_are_equal(history: list[Draft], seed: int) -> None:
     chance = random.Random(seed)
@@ -70,7 +70,7 @@ def test_live_grown_restarted_and_rebuilt_are_equal(history: list[Draft], seed: 
         assert difference(live, directory / "rebuilt.db") == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(drafts(150))
 def test_tables_say_what_the_state_says(history: list[Draft]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -38,6 +38,7 @@ from projections.invariants import violations
 from projections.state import ClusterState, Runner
 
 GIB = 1 << 30
+MAX_INSTANCES = 8
 POLICY = Policy(max_instance_retries=2)
 NODES = ("node-anna", "node-bert")
 
@@ -284,6 +285,8 @@ def _download(h: History) -> Command:
 
 
 def _place(h: History) -> Command:
+    if len(h.state.instances) >= MAX_INSTANCES:
+        return _delete(h)
     settings = PlacementSettings(
         context=h._random.choice((0, 0, 512, 512, 4096, 1 << 20)),
         batch=h._random.choice((1, 1, 1, 8, 8, 8, 0)),
