@@ -182,6 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="engines.runner")
     parser.add_argument("--fd", type=int, required=True, help="the runner's end of the socket pair")
     fd: int = parser.parse_args().fd
+    os.dup2(2, 1)  # what a library prints belongs to the diagnosis, not to the terminal of the node
     faulthandler.enable()
     die_with_parent()
     name_process("cuebook-runner")
