@@ -42,6 +42,9 @@ _LEFT_OUT: dict[str, Config] = {
 }
 """Values that published configs of a family leave out, as transformers' own defaults have them."""
 
+_MOST = 2**40
+"""No count in a config.json comes near it."""
+
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _BITS = {"mxfp4": 4, "mxfp8": 8}
 """Quantizations whose name says all: groups of 32 with a shared exponent (OCP Microscaling)."""
@@ -131,15 +134,15 @@ class _Shape:
         for name in names:
             value = self.config.get(name)
             if value is not None:
-                if not isinstance(value, int) or isinstance(value, bool):
-                    raise _refused(self.model_id, f"its {name} is {value!r}, not one whole number")
+                if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
+                    raise _refused(self.model_id, f"its {name} is {value!r}, not a whole number that can be")
                 return value
         return None
 
     def positive(self, what: str, names: tuple[str, ...]) -> int:
         """As `number`, and there must be one. Raises `CardError` saying ``what`` is missing."""
         value = self.number(names)
-        if value is None or value <= 0:
+        if not value:
             raise _refused(self.model_id, f"its config.json gives no {what} ({names[0]})")
         return value
 
@@ -169,7 +172,8 @@ def _text_config(config: Config) -> Config:
 
 
 def _check_generates(model_id: str, config: Config) -> None:
-    names = [str(name) for name in cast("list[object]", config.get("architectures") or [])]
+    stated = config.get("architectures")
+    names = [str(name) for name in cast("list[object]", stated)] if isinstance(stated, list) else []
     if config.get("is_encoder_decoder") is True or (names and not any(n.endswith(_GENERATES) for n in names)):
         kind = ", ".join(names) or "an encoder-decoder"
         raise _refused(model_id, f"it is {kind}, not a decoder that generates text")
@@ -188,7 +192,7 @@ def _check_consistent(model_id: str, config: Config) -> None:
 
 
 def _agree(model_id: str, values: Config) -> None:
-    if len(set(values.values())) > 1:
+    if any(value != other for value in values.values() for other in values.values()):
         stated = " and ".join(f"{name} = {value}" for name, value in values.items())
         reason = f"its config.json contradicts itself: {stated}; correct the wrong one"
         raise CardError(refusal("config_contradiction", f"{model_id} can't be served: {reason}."))
@@ -207,11 +211,12 @@ def _quantization(model_id: str, config: Config) -> Quantization | None:
     if not isinstance(stated, dict):
         return None
     values = cast(Config, stated)
-    method, bits, group = values.get("quant_method", ""), values.get("bits"), values.get("group_size")
+    method, bits, group = str(values.get("quant_method") or ""), values.get("bits"), values.get("group_size")
     if method in _BITS:
-        return Quantization(bits=_BITS[str(method)], group_size=32)
-    if method in ("", "awq", "gptq") and isinstance(bits, int) and isinstance(group, int) and group > 0:
-        return Quantization(bits=bits, group_size=group)
+        return Quantization(bits=_BITS[method], group_size=32)
+    if method in ("", "awq", "gptq") and isinstance(bits, int) and isinstance(group, int):
+        if 0 < bits <= 16 and 0 < group < _MOST:
+            return Quantization(bits=bits, group_size=group)
     known = "MLX's, AWQ, GPTQ, mxfp4 and mxfp8 are"
     raise _refused(model_id, f"its quantization {method or dict(values)} is not known here; {known}")
 

@@ -54,7 +54,7 @@ class ModelStore:
         found: dict[str, StoredModel] = {}
         self.problems = []
         for root in self._roots():
-            for path, model_id in _candidates(root):
+            for path, model_id in self._candidates(root):
                 if model_id not in found and (stored := self._try(path, model_id)):
                     found[model_id] = stored
         return list(found.values())
@@ -129,7 +129,16 @@ class ModelStore:
             return read(path, model_id)
         except ModelError as error:
             self.problems.append(Problem(path, error.cause))
-            return None
+        except OSError as error:
+            self.problems.append(_unreadable(path, error))
+        return None
+
+    def _candidates(self, root: Path) -> list[tuple[Path, str]]:
+        try:
+            return list(_candidates(root))
+        except OSError as error:
+            self.problems.append(_unreadable(root, error))
+            return []
 
 
 def read(path: Path, model_id: str) -> StoredModel:
@@ -178,6 +187,10 @@ def _candidates(root: Path) -> Iterator[tuple[Path, str]]:
         else:
             for child in filter(_looks_like_model, _subdirectories(path)):
                 yield child, f"{path.name}/{child.name}"
+
+
+def _unreadable(path: Path, error: OSError) -> Problem:
+    return Problem(path, refusal("model_files_unreadable", f"{path} can't be read: {error}."))
 
 
 def _subdirectories(root: Path) -> list[Path]:

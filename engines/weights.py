@@ -94,6 +94,7 @@ def _header(path: Path) -> dict[str, _Tensor]:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
             content = json.loads(file.read(min(size, _MAX_HEADER)))
+        content = msgspec.convert(content, dict[str, object])
         content.pop("__metadata__", None)
         tensors = msgspec.convert(content, dict[str, _Tensor])
     except (struct.error, ValueError, msgspec.ValidationError) as error:

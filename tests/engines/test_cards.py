@@ -1,8 +1,11 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from engines.cards import card_from_config, card_from_directory
@@ -96,7 +99,7 @@ def test_shapes_that_the_cache_is_counted_with(family: str) -> None:
         ({"num_hidden_layers": 0}, "gives no layers"),
         ({"vocab_size": None}, "gives no vocabulary"),
         ({"max_position_embeddings": None}, "gives no context length"),
-        ({"num_attention_heads": [8, 16]}, "not one whole number"),
+        ({"num_attention_heads": [8, 16]}, "not a whole number"),
         ({"hidden_size": 2050}, "not a multiple"),
         ({"num_key_value_heads": 5}, "can't share"),
         ({"kv_lora_rank": 512}, "latent attention"),
@@ -110,6 +113,35 @@ def test_what_would_be_served_wrongly_is_refused(change: dict[str, object], sent
     with pytest.raises(CardError, match="m can't be served") as caught:
         card({**LLAMA, **change})
     assert sentence in caught.value.cause.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*LLAMA, "bits", "x"]), inner)
+    ),
+    max_leaves=6,
+)
+KEYS = [
+    *LLAMA,
+    "head_dim",
+    "num_experts",
+    "num_local_experts",
+    "rope_parameters",
+    "quantization",
+    "text_config",
+]
+
+
+@given(st.dictionaries(st.sampled_from([*KEYS, "quantization_config", "kv_lora_rank"]), JSON))
+def test_any_json_gives_a_card_or_a_reason(change: dict[str, object]) -> None:
+    try:
+        made = card({**LLAMA, **change})
+    except CardError as error:
+        assert error.cause.message.endswith(".")  # noqa: PT017
+    else:
+        assert msgspec.json.decode(msgspec.json.encode(made), type=ModelCard) == made
+        assert min(made.n_layers, made.n_kv_heads, made.head_dim, made.n_heads) > 0
 
 
 def test_a_vision_model_alone_is_refused() -> None:

@@ -149,3 +149,13 @@ def test_an_index_that_points_outside_is_refused(
     index.write_text('{"weight_map": {"a": "../../secret.safetensors"}}')
     with pytest.raises(StoreError, match="names a file outside its directory"):
         models.find("sly")
+
+
+def test_a_directory_that_can_t_be_read_is_a_problem(
+    models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path
+) -> None:
+    put(tiny, roots[0] / "good", roots[0] / "looped")
+    (roots[0] / "looped" / "model.safetensors").unlink()
+    (roots[0] / "looped" / "model.safetensors").mkdir()
+    assert [model.model_id for model in models.scan()] == ["good"]
+    assert "can't be read" in models.problems[0].cause.message
