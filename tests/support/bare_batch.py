@@ -1,4 +1,4 @@
-"""mlx-lm's batch generator alone in a process, as the reference of benchmarks: `python -m support.bare_batch`."""
+"""The batch generator of mlx-lm alone in a process, as a reference: `python -m support.bare_batch MODEL`."""
 
 from __future__ import annotations
 
