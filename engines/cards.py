@@ -214,9 +214,9 @@ def _quantization(model_id: str, config: Config) -> Quantization | None:
     method, bits, group = str(values.get("quant_method") or ""), values.get("bits"), values.get("group_size")
     if method in _BITS:
         return Quantization(bits=_BITS[method], group_size=32)
-    if method in ("", "awq", "gptq") and isinstance(bits, int) and isinstance(group, int):
-        if 0 < bits <= 16 and 0 < group < _MOST:
-            return Quantization(bits=bits, group_size=group)
+    plain = method in ("", "awq", "gptq")
+    if plain and isinstance(bits, int) and isinstance(group, int) and 0 < bits <= 16 and 0 < group < _MOST:
+        return Quantization(bits=bits, group_size=group)
     known = "MLX's, AWQ, GPTQ, mxfp4 and mxfp8 are"
     raise _refused(model_id, f"its quantization {method or dict(values)} is not known here; {known}")
 
