@@ -1,17 +1,12 @@
-"""A node in this process: its log files, its start with clear errors, its end on signals."""
+"""A node in this process: its start with clear errors, its end on signals."""
 
 from __future__ import annotations
 
-import logging
-import logging.handlers
 import os
 import signal
 import socket
-import sys
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -22,11 +17,8 @@ from actors.settings import Settings
 from api.cli.checks.port import bind_error, owner
 from api.cli.console import complain, say
 from api.cli.errors import CliError
+from api.cli.log_files import log_to_files, warn_on_terminal
 from api.server import ApiServer
-
-_LOG_BYTES = 10 * 1024 * 1024
-_LOG_FILES = 5
-_LOG_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 
 
 class StopRequested(BaseException):
@@ -47,6 +39,7 @@ def run_node(settings: Settings, work: Callable[[Node], int]) -> int:
     reason = "its command ended"
     with stop_on_signals():
         _start(node)
+        warn_on_terminal()
         try:
             return work(node)
         except StopRequested as stop:
@@ -69,26 +62,6 @@ def with_free_port(settings: Settings) -> Settings:
             f"shows it if it is a Cuebook node), or choose another port, such as --port {port + 1}."
         )
     return settings
-
-
-def log_to_files(directory: Path, level: str) -> None:
-    """Send the messages of this process to rotating files, and warnings also to standard error."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        files = logging.handlers.RotatingFileHandler(
-            directory / "node.log", maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
-        )
-    except OSError as error:
-        raise CliError(
-            f"{directory} can't be written ({error.strerror}). Name another home with --home or CUEBOOK_HOME."
-        ) from error
-    formatter = logging.Formatter(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    terminal = logging.StreamHandler(sys.stderr)
-    terminal.setLevel(logging.WARNING)
-    for handler in (files, terminal):
-        handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[files, terminal], force=True)
 
 
 @contextmanager
@@ -120,12 +93,19 @@ def _start(node: Node) -> None:
         # Half a node has no orderly end, and needs none: it has acknowledged nothing.
         os._exit(128 + signal.Signals[stop.name])
     except StartFailed as error:
-        raise CliError(error.cause.message) from error
+        raise CliError(_innermost(error)) from error
     except OSError as error:
         home = node.settings.home_path
         raise CliError(
             f"{home} can't be used ({error}). Name another one with --home or CUEBOOK_HOME."
         ) from error
+
+
+def _innermost(error: BaseException) -> str:
+    """The sentence of what failed first: each supervisor above it has wrapped it in one of its own."""
+    while isinstance(error, StartFailed) and error.cause.code == "start_failed" and error.__cause__:
+        error = error.__cause__
+    return str(error)
 
 
 def _family(host: str) -> socket.AddressFamily:

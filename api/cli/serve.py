@@ -55,7 +55,7 @@ def _screen(node: Node) -> str:
         "API": (url, f"for OpenAI clients: {url}/v1"),
         "log": (settings.log_path, command_line(settings, "replay timeline", client=False)),
         "tables": (settings.projections_path, command_line(settings, "browse", client=False)),
-        "models": (settings.default_models_path, command_line(settings, "models", client=True)),
+        "models": (settings.default_models_path, command_line(settings, "models list", client=True)),
         "messages": (_messages(settings), "rotated at 10 MB, five are kept"),
     }
     head = f"Cuebook {version('cuebook')}, {node.node_id}, process {os.getpid()}. Ctrl-C stops it."
