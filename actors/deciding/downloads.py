@@ -49,14 +49,18 @@ def model_gone(state: ClusterState, command: cmd.ReportModelGone, facts: Facts) 
 
 
 def download(state: ClusterState, command: cmd.ReportDownload, facts: Facts) -> list[Event]:
-    """A fetch's start, progress worth a line, or failure with the time of the next try."""
+    """A fetch's start, progress worth a line, or failure with the time of the next try.
+
+    A word that comes after the model was stored, or a second failure of one fetch, is no news.
+    """
     known = state.models.get(command.model_id)
-    if known is None:
+    if known is None or command.origin in known.paths:
         return []
     running = state.downloads.get((command.origin, command.model_id))
+    over = running is not None and running.status == "failed"
     if command.cause is not None:
-        return _failed(state, command, command.cause, running, facts.now)
-    if running is None or running.status == "failed":
+        return [] if over else _failed(state, command, command.cause, running, facts.now)
+    if running is None or over:
         attempt = running.attempt + 1 if running is not None else 1
         return [
             ev.DownloadStarted(
@@ -105,6 +109,6 @@ def _fail_waiting_instances(
         ranks = instance.placement.ranks if instance.placement else []
         here = any(rank.node_id == command.origin for rank in ranks)
         if instance.model_id == command.model_id and here and instance.status == "placed":
-            events.extend(fail_open_tasks(state, cause, instance_id=instance.instance_id))
+            events.extend(fail_open_tasks(state, instance.instance_id, cause))
             events.append(ev.InstanceFailed(instance_id=instance.instance_id, cause=cause, attempts=attempts))
     return events

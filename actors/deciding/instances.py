@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.deciding.tasks import fail_open_tasks
+from actors.deciding.tasks import fail_open_tasks, unknown_instance
 from actors.placement import Preference, next_attempt, place
 from actors.refusal import Rejected
 from events import catalogue as ev
@@ -16,8 +16,18 @@ from projections.state import ClusterState, Instance
 QUIET_S = 60.0
 """Seconds of readiness after which a failure counts as the first again."""
 
-FINAL_CODES = frozenset({"invalid_model", "invalid_weights", "unsupported_model", "download_failed"})
-"""Causes that another attempt can't heal: the instance fails at once."""
+FINAL_CODES = frozenset(
+    {
+        "config_conflict",
+        "config_contradiction",
+        "config_misread",
+        "model_files_broken",
+        "model_not_servable",
+        "weights_mismatch",
+        "wrong_layers",
+    }
+)
+"""Causes of the engines' refusals that another attempt with the same files can't heal: it fails at once."""
 
 
 def place_instance(
@@ -73,7 +83,7 @@ def delete_instance(state: ClusterState, command: cmd.DeleteInstance, facts: Fac
     instance = _known(state, command.instance_id)
     cause = Cause(code="instance_deleted", message=f"{instance.instance_id} was deleted by its user.")
     return [
-        *fail_open_tasks(state, cause, instance_id=instance.instance_id),
+        *fail_open_tasks(state, instance.instance_id, cause),
         ev.InstanceDeleted(instance_id=instance.instance_id),
     ]
 
@@ -114,10 +124,5 @@ def unknown_model(state: ClusterState, model_id: str) -> Cause:
 def _known(state: ClusterState, instance_id: str) -> Instance:
     instance = state.instances.get(instance_id)
     if instance is None:
-        raise Rejected(
-            Cause(
-                code="instance_not_found",
-                message=f"There is no instance {instance_id!r}; GET /instance lists those that are.",
-            )
-        )
+        raise Rejected(unknown_instance(instance_id))
     return instance

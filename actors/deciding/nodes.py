@@ -86,10 +86,10 @@ def _lose_node(state: ClusterState, node: Node, cause: Cause, now: float, *, cle
         events.append(
             ev.RunnerStatusChanged(runner_id=runner.runner_id, instance_id=runner.instance_id, status=status)
         )
-        events.extend(fail_open_tasks(state, cause, runner_id=runner.runner_id))
     for instance in state.instances.values():
         ranks = instance.placement.ranks if instance.placement else []
         if any(rank.node_id == node.node_id for rank in ranks):
+            events.extend(fail_open_tasks(state, instance.instance_id, cause))
             events.append(
                 ev.InstanceSetBack(
                     instance_id=instance.instance_id, cause=cause, attempt=instance.attempts, retry_at=now
@@ -107,7 +107,8 @@ def resources(state: ClusterState, command: cmd.ReportResources, facts: Facts) -
     if node is None or not node.up:
         return []
     moved = abs(command.memory_available - node.memory_available)
-    if node.disk_free and moved * MATERIAL_SHARE <= node.memory_total:
+    first = not node.disk_free and command.disk_free > 0
+    if not first and moved * MATERIAL_SHARE <= node.memory_total:
         return []
     return [
         ev.NodeResourcesChanged(

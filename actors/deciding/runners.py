@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from actors.deciding.instances import set_back
 from actors.deciding.tasks import fail_open_tasks
 from events import catalogue as ev
@@ -14,6 +16,9 @@ from projections.state import ClusterState, Runner
 
 LOADING_STEPS = 4
 """Loading is logged when it starts and ends and about this many times in between."""
+
+_LIFE: list[type[RunnerStatus]] = [*get_args(RunnerStatus)]
+"""The statuses in the order in which a runner passes through them."""
 
 
 def runner(state: ClusterState, command: cmd.ReportRunner, facts: Facts) -> list[Event]:
@@ -39,7 +44,7 @@ def ended(
     instance = state.instances[runner.instance_id]
     return [
         _changed(runner, status),
-        *fail_open_tasks(state, failed.cause, runner_id=runner.runner_id),
+        *fail_open_tasks(state, instance.instance_id, failed.cause),
         set_back(instance, failed.cause, now, policy),
     ]
 
@@ -54,7 +59,8 @@ def _ended_unasked(runner: Runner) -> Failed:
 
 
 def _is_news(known: RunnerStatus, reported: RunnerStatus) -> bool:
-    if isinstance(known, Failed | Shutdown):
+    """A runner's life goes one way: a status that it has left comes from a report that was sent twice."""
+    if isinstance(known, Failed | Shutdown) or _LIFE.index(type(reported)) < _LIFE.index(type(known)):
         return False
     if isinstance(known, Loading) and isinstance(reported, Loading):
         step = max(1, reported.total // LOADING_STEPS)

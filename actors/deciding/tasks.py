@@ -9,10 +9,13 @@ from events.base import Event
 from events.commands import Facts
 from events.ids import drawn, drawn_int
 from events.values import Cause, Sampling, Usage
-from projections.state import ClusterState, Instance
+from projections.state import ClusterState, Instance, InstanceStatus
 
 MAX_OPEN_TASKS = 1024
 """Open tasks of one instance; a request beyond them is refused at once rather than left to wait."""
+
+_NEAREST: list[InstanceStatus] = ["placed", "waiting", "failed"]
+"""How near an instance is to being ready: which of several a refusal speaks of."""
 
 _NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 
@@ -47,11 +50,11 @@ def create_tasks(state: ClusterState, command: cmd.CreateTasks, facts: Facts) ->
 
 def cancel_tasks(state: ClusterState, command: cmd.CancelTasks, facts: Facts) -> list[Event]:  # noqa: ARG001
     """Ask for the end of those tasks that are still open."""
-    open_tasks = [state.tasks[task_id] for task_id in command.task_ids if task_id in state.tasks]
+    named = (state.tasks.get(task_id) for task_id in dict.fromkeys(command.task_ids))
     return [
         ev.TaskCancelRequested(task_id=task.task_id, reason=command.reason)
-        for task in open_tasks
-        if not task.cancelled
+        for task in named
+        if task is not None and not task.cancelled
     ]
 
 
@@ -76,17 +79,23 @@ def task_ended(state: ClusterState, command: cmd.ReportTask, facts: Facts) -> li
     return [ev.TaskCancelled(task_id=task.task_id, reason=reason, usage=outcome.usage)]
 
 
-def fail_open_tasks(
-    state: ClusterState, cause: Cause, *, instance_id: str = "", runner_id: str = ""
-) -> list[Event]:
-    """The ends of all open tasks of an instance or a runner; those being cancelled end as cancelled."""
+def fail_open_tasks(state: ClusterState, instance_id: str, cause: Cause) -> list[Event]:
+    """The ends of all open tasks of an instance; those being cancelled end as cancelled."""
     return [
         ev.TaskCancelled(task_id=task.task_id, reason=task.cancelled, usage=_NO_TOKENS)
         if task.cancelled
         else ev.TaskFailed(task_id=task.task_id, cause=cause, usage=_NO_TOKENS)
         for task in state.tasks.values()
-        if task.instance_id == instance_id or task.runner_id == runner_id
+        if task.instance_id == instance_id
     ]
+
+
+def unknown_instance(instance_id: str) -> Cause:
+    """The refusal of an instance that is not, or no longer, wanted."""
+    return Cause(
+        code="instance_not_found",
+        message=f"There is no instance {instance_id!r}; GET /instance lists those that are.",
+    )
 
 
 def _ready_instance(state: ClusterState, command: cmd.CreateTasks) -> Instance:
@@ -94,6 +103,8 @@ def _ready_instance(state: ClusterState, command: cmd.CreateTasks) -> Instance:
         wanted = [i for i in state.instances.values() if i.instance_id == command.instance_id]
     else:
         wanted = [i for i in state.instances.values() if i.model_id == command.model_id]
+    if command.instance_id and not wanted:
+        raise Rejected(unknown_instance(command.instance_id))
     if not wanted:
         raise Rejected(
             Cause(
@@ -104,7 +115,7 @@ def _ready_instance(state: ClusterState, command: cmd.CreateTasks) -> Instance:
         )
     ready = [instance for instance in wanted if instance.status == "ready"]
     if not ready:
-        raise Rejected(_not_ready(wanted[0]))
+        raise Rejected(_not_ready(min(wanted, key=lambda i: _NEAREST.index(i.status))))
     return min(ready, key=lambda i: (state.open_tasks.get(i.instance_id, 0), i.instance_id))
 
 

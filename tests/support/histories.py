@@ -92,7 +92,7 @@ KILLED = Cause(code="runner_killed", message="The runner was killed by signal SI
 FAILURES = (
     (KILLED, Diagnostics(signal="SIGKILL", stderr_tail=["loading", "Killed"])),
     (Cause(code="deadline", message="No progress for 60 s.", detail={"seconds": 60}), Diagnostics()),
-    (Cause(code="invalid_weights", message="layers.3 is missing."), Diagnostics(exit_code=1)),
+    (Cause(code="weights_mismatch", message="layers.3 is missing."), Diagnostics(exit_code=1)),
 )
 
 
