@@ -1,4 +1,8 @@
-"""The SQLite libraries that the log can be kept with: Python's own, or apsw (newer and faster)."""
+"""The SQLite libraries that the log can be kept with: Python's own, or apsw (newer and faster).
+
+Use one of them for a log in one process: two copies of SQLite in a process drop each other's file locks
+(sqlite.org/howtocorrupt.html, "multiple copies of SQLite linked into the same application").
+"""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def test_one_driver_goes_on_with_the_others_log(tmp_path: Path):
     path = write_log(tmp_path / "log.db", history(), STDLIB)
     log = EventLog.open(path, driver=apsw)
     log.append([finish(20)])
+    log.close()
     with LogReader.open(path, driver=STDLIB) as reader:
         assert reader.head() == 11
-    log.close()
     assert check(path, driver=STDLIB).ok
     assert check(path, driver=apsw).ok
 
