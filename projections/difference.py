@@ -19,6 +19,9 @@ def difference(path_a: Path, path_b: Path) -> list[str]:
     """
     a, b = _open(path_a), _open(path_b)
     try:
+        foreign = [path for path, db in ((path_a, a), (path_b, b)) if not _is_of_this_code(db)]
+        if foreign:
+            return [f"{path} was made by another version of Cuebook, or is not ours" for path in foreign]
         names = [entry.name for entry in schema.catalogue() if entry.kind == "table"]
         return [sentence for name in names for sentence in _table(a, b, name)]
     finally:
@@ -28,6 +31,13 @@ def difference(path_a: Path, path_b: Path) -> list[str]:
 
 def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def _is_of_this_code(db: sqlite3.Connection) -> bool:
+    try:
+        return schema.stored_version(db) == schema.version()
+    except sqlite3.DatabaseError:
+        return False
 
 
 def _table(a: sqlite3.Connection, b: sqlite3.Connection, name: str) -> list[str]:

@@ -199,6 +199,16 @@ def test_difference_names_the_table_and_the_rows(tmp_path: Path) -> None:
     assert [sentence.split(":")[0] for sentence in found] == ["timeline", "nodes"]
 
 
+def test_difference_says_so_where_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    path = mirrored(tmp_path, History(3).take(10))
+    old, junk = tmp_path / "old.db", tmp_path / "junk.db"
+    rebuild(tmp_path / "log.db", old)
+    execute(old, "PRAGMA user_version = 1")
+    junk.write_bytes(b"anything else" * 1000)
+    assert difference(path, old) == [f"{old} was made by another version of Cuebook, or is not ours"]
+    assert difference(junk, path) == [f"{junk} was made by another version of Cuebook, or is not ours"]
+
+
 def test_a_rebuild_replaces_the_old_database(tmp_path: Path) -> None:
     path = mirrored(tmp_path, History(3).take(60))
     execute(path, "DELETE FROM decisions")
