@@ -6,6 +6,7 @@ go into the decision. The work is one pass over the devices and one sort: O(n lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -127,8 +128,7 @@ def place(
         for node in state.nodes.values()
         if node.up
         for device in node.devices
-        for engine in node.engines
-        if device.device_id in engine.device_ids or not engine.ok
+        for engine in _engines(node, device)
     ]
     fitting = sorted((row for row in rows if row[0].verdict == "fits"), key=lambda row: prefer(*row))
     if not fitting:
@@ -137,6 +137,22 @@ def place(
     chosen = msgspec.structs.replace(best, verdict="chosen")
     candidates = [chosen if candidate is best else candidate for candidate, _ in rows]
     return Choice(_placement(model.card, settings, chosen, context, seed, attempt), candidates)
+
+
+_NO_ENGINE = EngineReport(
+    engine="",
+    version="",
+    ok=False,
+    detail="no engine of this node computes on it",
+    device_ids=[],
+    dtype="float32",
+)
+
+
+def _engines(node: Node, device: Device) -> list[EngineReport]:
+    """The engines to weigh for a device: those that compute on it, and those that might if they were well."""
+    found = [engine for engine in node.engines if device.device_id in engine.device_ids or not engine.ok]
+    return found or [_NO_ENGINE]
 
 
 def _check_settings(settings: PlacementSettings) -> None:
@@ -179,21 +195,20 @@ def _placement(
 
 
 class _Reserved(NamedTuple):
-    """Bytes promised on a device: in all, and by instances that may not have taken theirs yet."""
+    """Bytes promised: in all on each device, and on each node by instances that may not have taken theirs."""
 
-    total: int = 0
-    untaken: int = 0
+    on_device: Counter[tuple[str, str]]
+    untaken: Counter[str]
 
 
-def _reservations(state: ClusterState) -> dict[tuple[str, str], _Reserved]:
-    found: dict[tuple[str, str], _Reserved] = {}
+def _reservations(state: ClusterState) -> _Reserved:
+    reserved = _Reserved(Counter(), Counter())
     for instance in state.instances.values():
         for rank in instance.placement.ranks if instance.placement else ():
-            key = (rank.node_id, rank.device_id)
-            total, untaken = found.get(key, _Reserved())
-            waiting = 0 if instance.status == "ready" else rank.reserved_bytes
-            found[key] = _Reserved(total + rank.reserved_bytes, untaken + waiting)
-    return found
+            reserved.on_device[rank.node_id, rank.device_id] += rank.reserved_bytes
+            if instance.status != "ready":
+                reserved.untaken[rank.node_id] += rank.reserved_bytes
+    return reserved
 
 
 def _weigh(
@@ -203,15 +218,14 @@ def _weigh(
     node: Node,
     device: Device,
     engine: EngineReport,
-    reserved: dict[tuple[str, str], _Reserved],
+    reserved: _Reserved,
 ) -> Candidate:
     dtype: Dtype = settings.dtype or engine.dtype
     weights = weights_in_memory(model.card, dtype)
     kv = kv_bytes_per_token(model.card, dtype) * context * settings.batch
     overhead = PROCESS_BYTES + weights // ACTIVATION_SHARE
     needed = weights + kv + overhead
-    held = reserved.get((node.node_id, device.device_id), _Reserved())
-    free = _free_bytes(node, device, held)
+    free = _free_bytes(node, device, reserved)
     reasons = list(_refusals(settings, node, device, engine))
     if needed > free:
         reasons.append(
@@ -234,23 +248,25 @@ def _weigh(
     )
 
 
-def _free_bytes(node: Node, device: Device, held: _Reserved) -> int:
+def _free_bytes(node: Node, device: Device, reserved: _Reserved) -> int:
     """Free by promise (all of the memory less what is reserved) and by reading, whichever is less.
 
-    A loaded instance shows in the reading, so only those still loading are taken off it. The reading is
-    the node's; a device with memory of its own is limited by its own size.
+    A loaded instance shows in the reading, so only those still loading are taken off it, whichever of the
+    node's devices they load on: the reading is the node's.
     """
-    by_promise = device.memory_bytes - held.total
-    by_reading = node.memory_available - held.untaken
+    by_promise = device.memory_bytes - reserved.on_device[node.node_id, device.device_id]
+    by_reading = node.memory_available - reserved.untaken[node.node_id]
     return max(0, min(by_promise, by_reading))
 
 
 def _refusals(settings: PlacementSettings, node: Node, device: Device, engine: EngineReport) -> list[str]:
     reasons: list[str] = []
-    if not engine.ok:
+    if engine is _NO_ENGINE:
+        reasons.append(engine.detail)
+    elif not engine.ok:
         reasons.append(f"engine {engine.engine} failed its self-test: {engine.detail}")
     if settings.engine and settings.engine != engine.engine:
-        reasons.append(f"engine {settings.engine} was asked for, this is {engine.engine}")
+        reasons.append(f"engine {settings.engine} was asked for")
     if settings.node_id and settings.node_id != node.node_id:
         reasons.append(f"node {settings.node_id} was asked for")
     if settings.device_id and settings.device_id != device.device_id:
@@ -262,16 +278,26 @@ def _does_not_fit(card: ModelCard, settings: PlacementSettings, candidates: list
     if not candidates:
         message = f"{card.model_id} can't be placed: no node is up that has an engine and a device."
     else:
-        nearest = min(candidates, key=lambda c: (len(c.reasons), c.needed_bytes - c.free_bytes))
+        nearest = min(candidates, key=_distance)
         message = (
-            f"{card.model_id} fits nowhere: {nearest.device_id} of {nearest.node_id} "
-            f"{' and '.join(nearest.reasons)}. Ask for a smaller context (now "
-            f"{context_of(card, settings)}) or batch (now {settings.batch}), or free memory."
+            f"{card.model_id} fits nowhere. {nearest.device_id} of {nearest.node_id} comes nearest: "
+            f"{'; '.join(nearest.reasons)}."
         )
+        if nearest.needed_bytes > nearest.free_bytes:
+            message += (
+                f" Ask for a smaller context (now {context_of(card, settings)}) or batch (now "
+                f"{settings.batch}), or free memory."
+            )
     detail: dict[str, str | int | float] = {
         f"{c.node_id}/{c.device_id}/{c.engine}": "; ".join(c.reasons) for c in candidates
     }
     return DoesNotFit(Cause(code="does_not_fit", message=message, detail=detail), candidates)
+
+
+def _distance(candidate: Candidate) -> tuple[int, bool, int]:
+    """How far a refused candidate is from fitting: one that lacks nothing but memory is nearest."""
+    missing = candidate.needed_bytes - candidate.free_bytes
+    return len(candidate.reasons), missing <= 0, missing
 
 
 def _gib(size: int) -> str:
