@@ -6,9 +6,10 @@ Precedence: a flag, then ``CUEBOOK_<NAME>``, then ``config.toml`` in the home di
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -56,14 +57,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"api_port must be between 0 and 65535, got {self.api_port}")
         if self.prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be at least 1 token, got {self.prefill_chunk}")
-        positive = ("start", "load", "warm_up", "prefill", "decode")
-        for name in (f"{phase}_timeout_s" for phase in positive):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
-        if self.max_instance_retries < 0 or self.threads < 0:
-            raise ValueError("max_instance_retries and threads can't be negative")
-        if not 0 < self.backoff_base_s <= self.backoff_cap_s:
-            raise ValueError("backoff_base_s must be above 0 and at most backoff_cap_s")
+        for phase in ("start", "load", "warm_up", "prefill", "decode"):
+            seconds = getattr(self, f"{phase}_timeout_s")
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{phase}_timeout_s must be above 0 seconds and finite, got {seconds}")
+        for name in ("load_timeout_s_per_gb", "max_instance_retries", "threads"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
+        if not 0 < self.backoff_base_s <= self.backoff_cap_s < math.inf:
+            raise ValueError(
+                f"backoff_base_s must be above 0 and at most backoff_cap_s, got {self.backoff_base_s} "
+                f"and {self.backoff_cap_s}"
+            )
 
     @property
     def policy(self) -> Policy:
@@ -112,12 +117,28 @@ def load_settings(
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     env = _from_environment(environ)
     home = str(given.get("home") or env.get("home") or _default_home())
-    file = _from_file(Path(home).expanduser() / "config.toml")
+    path = Path(home).expanduser() / "config.toml"
+    file = _from_file(path)
+    _check_types(file, lambda name: f"{name} in {path}")
+    _check_types(env, lambda name: PREFIX + name.upper())
+    _check_types(given, lambda name: f"--{name.replace('_', '-')}")
     merged: dict[str, object] = {**file, **env, **given, "home": home}
     try:
         return msgspec.convert(merged, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"A setting is wrong: {error}.") from error
+
+
+def _check_types(found: Mapping[str, object], place: Callable[[str], str]) -> None:
+    """Raises `SettingsError` with the place of a value that is not of its setting's type."""
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    for name, value in found.items():
+        if name not in types:
+            raise SettingsError(f"{place(name)} is no setting. Known: {', '.join(types)}.")
+        try:
+            msgspec.convert(value, types[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise SettingsError(f"{place(name)} can't be {value!r}: {error}.") from error
 
 
 def _default_home() -> str:
@@ -138,12 +159,10 @@ def _from_file(path: Path) -> dict[str, object]:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path} can't be read as TOML: {error}.") from error
-    unknown = sorted(table.keys() - set(Settings.__struct_fields__))
-    if unknown:
-        known = ", ".join(Settings.__struct_fields__)
-        raise SettingsError(f"{path} sets {', '.join(unknown)}, which no one knows. Known: {known}.")
+    if "home" in table:
+        raise SettingsError(f"{path} can't set home, where it lies itself: use --home or {PREFIX}HOME.")
     return table
 
 
