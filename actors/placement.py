@@ -140,7 +140,7 @@ def place(
 
 
 _NO_ENGINE = EngineReport(
-    engine="",
+    engine="no engine",
     version="",
     ok=False,
     detail="no engine of this node computes on it",
