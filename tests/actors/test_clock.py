@@ -48,21 +48,30 @@ def test_cancelled_timer_does_not_fire() -> None:
     assert fired == [2]
 
 
-def test_system_clock_serves_a_sooner_timer_first_all_on_one_thread() -> None:
-    clock, fired, done = SystemClock(), list[tuple[int, int]](), threading.Event()
+def test_system_clock_serves_timers_in_the_order_of_their_times_all_on_one_thread() -> None:
+    clock, fired, done = SystemClock(), list[tuple[int, str, int]](), threading.Event()
 
     def fire(number: int) -> None:
-        fired.append((number, threading.get_ident()))
-        if number == 30:
+        thread = threading.current_thread()
+        fired.append((number, thread.name, thread.native_id or 0))
+        if len(fired) == 3:
             done.set()
 
-    before = threading.active_count()
-    for number in (30, 10, 20):
-        clock.call_later(number / 1000, lambda n=number: fire(n))
-    assert threading.active_count() == before + 1
+    timers = {
+        number: clock.call_later(0.1 + number / 1000, lambda n=number: fire(n)) for number in (30, 10, 20)
+    }
     assert done.wait(5)
-    assert [number for number, _ in fired] == [10, 20, 30]
-    assert len({thread for _, thread in fired}) == 1
+    assert [number for number, *_ in fired] == sorted(timers, key=lambda number: timers[number].due)
+    assert {name for _, name, _ in fired} == {"timers"}
+    assert len({thread for _, _, thread in fired}) == 1
+
+
+def test_a_sooner_timer_does_not_wait_for_a_later_one() -> None:
+    clock, done = SystemClock(), threading.Event()
+    clock.call_later(3600, lambda: None)
+    time.sleep(0.01)  # the thread sleeps until the later one
+    clock.call_later(0.01, done.set)
+    assert done.wait(5)
 
 
 def test_failing_callback_is_logged_and_later_ones_still_fire(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -502,6 +503,22 @@ def test_layer_has_timers_that_pass_the_bound_and_die_with_the_incarnation(
     clock.advance(1000)
     assert "never" not in gate.handled
     assert all(each.error == "int" for each in incidents), "a dead timer is no dead letter"
+
+
+def test_timers_of_a_dead_incarnation_hold_nothing(system: ActorSystem) -> None:
+    class Message:
+        pass
+
+    message = Message()
+    kept = weakref.ref(message)
+    actor = Layered()
+    address = spawn(actor, "actor", system)
+    actor.after(500, message)
+    del message
+    assert kept() is not None
+    actor.stop()
+    address.join(5)
+    assert kept() is None
 
 
 def test_layer_asks_never_wait_for_ever(system: ActorSystem) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor, spawn
-from actors.address import Address, Terminated
+from actors.address import Address, Incarnation, Terminated
 from actors.clock import ManualClock
+from actors.deferred import Deferred
+from actors.mailbox import Mailbox
 from actors.refusal import Rejected, StartFailed, Stopped
 from actors.restarts import RestartPolicy
 from actors.supervision import AddChild, ChildSpec, Escalation, StopChild, Strategy, Supervisor
@@ -231,6 +233,31 @@ def test_a_crash_earlier_in_the_order_takes_over_a_pending_restart(company: Comp
     company.eventually(lambda: company.book[3:] == ["+a", "+b", "+c"])
 
 
+def test_a_restart_that_was_due_while_a_larger_group_went_down_is_dropped(company: Company) -> None:
+    company.open("rest_for_one")
+    company.crash("b")
+    entered, release = threading.Event(), threading.Event()
+
+    class Slow(Player):
+        def started(self) -> None:
+            entered.set()
+            release.wait(10)
+
+    adding = company.address.ask_future(AddChild(ChildSpec("d", lambda: Slow(company.book))))
+    entered.wait(5)
+    company.at("a").tell(CRASH)
+    company.at("a").join(5)
+    company.clock.advance(1.0)  # now b is due, behind the notice of a's end
+    release.set()
+    adding.wait(5)
+    company.settle()
+    assert company.book == ["-b", "-c", "-a", "-d"]
+    company.clock.advance(1.0)
+    company.eventually(lambda: company.book[4:] == ["+a", "+b", "+c"])
+    company.settle()
+    assert all(company.at(name).alive for name in "abc")
+
+
 def test_a_failing_first_start_is_seen_by_the_starter_and_takes_down_what_was_up(
     system: ActorSystem, incidents: list[ActorIncident]
 ) -> None:
@@ -322,7 +349,7 @@ def test_a_stopped_child_is_not_restarted_even_if_its_restart_was_pending(compan
 
 
 def test_a_child_that_does_not_stop_in_time_is_abandoned_and_said_so(
-    system: ActorSystem, incidents: list[ActorIncident]
+    system: ActorSystem, clock: ManualClock, incidents: list[ActorIncident]
 ) -> None:
     entered, release = threading.Event(), threading.Event()
 
@@ -341,8 +368,17 @@ def test_a_child_that_does_not_stop_in_time_is_abandoned_and_said_so(
     with pytest.raises(Stopped):
         waiting.get(timeout=5)
     assert [(each.actor, each.action) for each in incidents] == [("deaf", "abandoned")]
+    abandoned = deaf.address.incarnation
+    company.ask(AddChild(deaf), 5)
+    current = deaf.address.incarnation
     release.set()
-    assert deaf.address.join(5) is not None
+    assert abandoned.ended.wait(5)
+    for _ in range(2):
+        with pytest.raises(Rejected):
+            company.ask("anything", 5)
+        clock.advance(60)
+    assert deaf.address.incarnation is current, "the old incarnation's late end is not the new one's"
+    assert len(incidents) == 1
 
 
 class Watcher(Actor):
@@ -378,18 +414,25 @@ def test_watch_fires_once_with_incarnation_and_cause_and_at_once_for_the_dead(sy
     assert isinstance(watcher.notices[-1].cause, Stopped)
 
 
-def test_watch_racing_the_end_fires_exactly_once(system: ActorSystem, switching: None) -> None:
-    watcher = Watcher()
-    watching = spawn(watcher, "watcher", system)
-    rounds = 500
-    for number in range(rounds):
-        player = Player([])
-        target = spawn(player, f"player-{number}", system)
-        player.stop()
-        target.incarnation.watch(watcher.mailbox)
-        target.join(5)
-    watching.ask("flush", 5)
-    assert len({notice.urn for notice in watcher.notices}) == len(watcher.notices) == rounds
+def test_an_end_in_the_middle_of_watch_is_not_missed() -> None:
+    class EndsWhenLookedAt(Deferred[Terminated]):
+        @property
+        def done(self) -> bool:
+            done = super().done
+            if not ending.is_alive() and not done:
+                ending.start()
+                ending.join(0.05)
+            return done
+
+    watcher, player = (Mailbox(name, 0, lambda count, first: None) for name in ("watcher", "player"))
+    life = Incarnation("urn", player)
+    ending = threading.Thread(target=life.end, args=(None,))
+    life.ended = EndsWhenLookedAt()
+    life.watch(watcher)
+    ending.join(5)
+    assert not watcher.empty()
+    assert watcher.get().message == Terminated("player", "urn", None)
+    assert watcher.empty()
 
 
 def test_an_observer_that_meets_a_dead_actor_does_not_call_itself_for_ever(clock: ManualClock) -> None:
