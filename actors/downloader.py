@@ -92,8 +92,11 @@ class Downloader(Actor):
     def started(self) -> None:
         """Report what a fresh install knows, then look through the directories on a thread."""
         with self._paths.reader() as reader:
-            models = load_state(reader, self._paths.snapshots).models
-        self._known = {model_id for model_id, model in models.items() if self._node_id in model.paths}
+            state = load_state(reader, self._paths.snapshots)
+        self._known = {model_id for model_id, model in state.models.items() if self._node_id in model.paths}
+        for (node_id, model_id), download in state.downloads.items():
+            if node_id == self._node_id and download.status == "running":
+                self._report_download(model_id, 0, 0, _interrupted(model_id))
         for card, source in catalogue.entries().values():
             self._report_model(card, source, "", 0)
         self._in_thread(self._rescan)
@@ -252,6 +255,11 @@ class Downloader(Actor):
 
     def _spawn(self, run: Callable[[], None], name: str) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _interrupted(model_id: str) -> FetchError:
+    message = f"The fetch of {model_id} was interrupted: the part of the node that did it was restarted."
+    return FetchError(Cause(code="fetch_interrupted", message=message), retryable=True)
 
 
 class _Throttle:

@@ -102,6 +102,10 @@ class Generation:
         if self._closed:
             self._gateway.cancel([task.task_id], self._closed)
 
+    def index(self, task_id: str) -> int:
+        """The index of an open task."""
+        return self._open[task_id]
+
     def put(self, task_id: str, item: Item) -> None:
         """Something came of a task."""
         index = self._open.get(task_id)
@@ -300,6 +304,11 @@ class Gateway:
             self._early.setdefault(task_id, []).append(item)
 
     def _learn(self, committed: Sequence[Committed]) -> None:
+        """Fold, and tell the generations.
+
+        A runner can be quicker than the feed, but only by the decision that is being delivered: what is still
+        early after that is of tasks that have ended.
+        """
         fold(self.state, committed)
         for decision in committed:
             for recorded in decision.events:
@@ -308,6 +317,7 @@ class Gateway:
                     self._task_created(event)
                 elif isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
                     self._task_ended(event)
+        self._early.clear()
         for look in list(self._waiters):
             look()
 
@@ -322,9 +332,9 @@ class Gateway:
             generation.put(event.task_id, item)
 
     def _task_ended(self, event: TaskEnd) -> None:
-        self._early.pop(event.task_id, None)
         generation = self._tasks.pop(event.task_id, None)
         if generation is not None:
+            self._shelf.take(generation.request_id, generation.index(event.task_id))
             generation.put(event.task_id, event)
             if generation.over:
                 self._requests.pop(generation.request_id, None)

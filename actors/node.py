@@ -2,7 +2,10 @@
 
 node (rest_for_one)
   journal
-  core (one_for_one): projector, master, downloader, runners, worker, telemetry, api
+  core (one_for_one)
+    master, projector, downloader
+    work (one_for_all): runners, worker
+    telemetry, api
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from actors.gateway import Gateway
 from actors.journal import Journal
 from actors.master import Master
 from actors.projector import Projector
-from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.replica import Paths
 from actors.reporter import Reporter
 from actors.settings import Settings
@@ -56,6 +58,7 @@ class Node:
         self._server = server
         self._stopped = threading.Event()
         self.incarnation = ""
+        self._reporter: Reporter | None = None
 
     def start(self) -> None:
         """Open the log and start all actors.
@@ -84,7 +87,7 @@ class Node:
         )
         try:
             self._master.ask(goodbye, STOP_TIMEOUT_S)
-        except (Rejected, MailboxFull, Stopped, TimeoutError) as error:
+        except Exception as error:  # the end must not depend on the state of the master
             logger.warning("The log has no goodbye of this node: %s", error)
         self._root.stop()
         self._root.actor_stopped.wait(STOP_TIMEOUT_S)
@@ -123,6 +126,8 @@ class Node:
         master = ChildSpec(
             "master", lambda: Master(self.node_id, self.incarnation, journal, paths, settings.policy)
         )
+        if self._reporter is not None:
+            self._reporter.close()
         reporter = Reporter(master.address, SYSTEM_CLOCK)
         self._master, self._reporter = master.address, reporter
         projector = ChildSpec("projector", lambda: Projector(paths, settings.projections_path, feed))
@@ -144,8 +149,10 @@ class Node:
                 hub,
             ),
         )
+        # A worker that restarts knows none of the runners that the last one had started.
+        work = ChildSpec("work", lambda: Supervisor([runners, worker], strategy="one_for_all"), shutdown=40)
         telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
-        children = [master, projector, downloader, runners, worker, telemetry]
+        children = [master, projector, downloader, work, telemetry]
         if self._server is not None:
             server = self._server
             gateway = (self.node_id, settings, paths, feed, master.address, downloader.address, shelf, hub)
@@ -165,7 +172,7 @@ class Node:
     def _observe(self, incident: ActorIncident) -> None:
         """Put what goes wrong with actors on the record, and into the log of the process."""
         log_incident(incident)
-        if incident.action == "crashed":
+        if incident.action == "crashed" or self._reporter is None:
             return  # what its supervisor does about it follows, and is the one record
         self._reporter.send(
             cmd.ReportActor(

@@ -17,9 +17,11 @@ RESEND_S = 0.2
 
 
 class Reporter:
-    """One for each node. While the master is away, reports wait here; then all go out again, in order.
+    """One for each node. While the master is away, reports wait here; then they go out again, in order.
 
-    A report that the master had taken already is answered from the log by its ``command_id``.
+    What is still in the master's mailbox is not sent a second time: a report that changed nothing leaves no
+    record, and would count as news after a later one. One that the master had taken before it crashed is
+    answered from the log by its ``command_id``.
     """
 
     def __init__(self, master: Address, clock: Clock) -> None:
@@ -27,8 +29,9 @@ class Reporter:
         self._clock = clock
         self._lock = threading.RLock()
         self._waiting: dict[str, Report] = {}
-        self._round = 0
+        self._under_way: set[str] = set()
         self._paused = False
+        self._closed = False
 
     def send(self, report: Report) -> None:
         """Hand in a report; any thread, never blocks."""
@@ -40,30 +43,36 @@ class Reporter:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def close(self) -> None:
+        """Send nothing again: the master that this one reports to does not come back."""
+        self._closed = True
+
     def _transmit(self, report: Report) -> None:
         try:
             answer = self._master.ask_future(report)
         except MailboxFull:
             self._pause()
             return
-        answer.add_done_callback(partial(self._settled, self._round, report.command_id))
+        self._under_way.add(report.command_id)
+        answer.add_done_callback(partial(self._settled, report.command_id))
 
-    def _settled(self, round_: int, command_id: str, answer: Deferred[Committed]) -> None:
+    def _settled(self, command_id: str, answer: Deferred[Committed]) -> None:
         with self._lock:
+            self._under_way.discard(command_id)
             if answer.error is None or isinstance(answer.error, Rejected):
                 self._waiting.pop(command_id, None)
-            elif round_ == self._round and not self._paused:
+            elif not self._paused:
                 self._pause()
 
     def _pause(self) -> None:
         self._paused = True
-        self._round += 1
         self._clock.call_later(RESEND_S, self._resume)
 
     def _resume(self) -> None:
         with self._lock:
-            self._paused = False
+            self._paused = self._closed
             for report in list(self._waiting.values()):
                 if self._paused:
                     break
-                self._transmit(report)
+                if report.command_id not in self._under_way:
+                    self._transmit(report)

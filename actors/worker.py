@@ -35,11 +35,18 @@ from projections.state import Task
 logger = logging.getLogger("cuebook.worker")
 
 SHUTDOWN_S = 15.0
+FETCH_AGAIN_S = 1.0
 _NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 
 
 class _Wake(NamedTuple):
     """A deadline of the plan is due."""
+
+
+class _FetchLost(NamedTuple):
+    """The downloader was not there to take an order."""
+
+    model_id: str
 
 
 class _Spawned(NamedTuple):
@@ -99,6 +106,8 @@ class Worker(Actor):
                 self._supervisor_ended(message)
             case _Spawned():
                 self._spawned(message)
+            case _FetchLost():
+                self._view.fetching.discard(message.model_id)
             case _Wake():
                 pass
             case _:
@@ -190,9 +199,18 @@ class Worker(Actor):
         answer.add_done_callback(lambda done: self.mailbox.put_system(_Spawned(runner_id, done)))
 
     def fetch_model(self, step: p.FetchModel) -> None:
-        """Let the downloader bring the files; it reports by itself."""
-        self._view.fetching.add(step.model.model_id)
-        self._downloader.tell(Fetch(step.model))
+        """Let the downloader bring the files; it reports by itself. Order again where it was not there."""
+        model_id = step.model.model_id
+        self._view.fetching.add(model_id)
+
+        def lost() -> None:
+            self.mailbox.put_system(_FetchLost(model_id))
+
+        def taken(answer: Deferred[None]) -> None:
+            if answer.error is not None:
+                self.clock.call_later(FETCH_AGAIN_S, lost)
+
+        self._downloader.ask_future(Fetch(step.model)).add_done_callback(taken)
 
     def load_model(self, step: p.LoadModel) -> None:
         """Order the load of the rank's layers."""
