@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.deferred import Deferred
-from actors.refusal import Rejected
+from actors.refusal import Rejected, Stopped
 from events.drivers import Driver
 from events.feed import CommitFeed
 from events.log import EventLog
@@ -18,9 +18,11 @@ MAX_BATCH = 512
 
 
 class Append(NamedTuple):
-    """A decision to commit. ``reply`` gets the Committed, or Rejected where the decision is a refusal.
+    """A decision to commit.
 
-    ``head`` is the seq that the log must end with before it: what the decision was based on.
+    ``reply`` gets the Committed, or Rejected where the decision is a refusal, or Stopped where the journal
+    ended before it could say that the decision is on the disk. ``head`` is the seq that the log must end
+    with before it: what the decision was based on.
     """
 
     draft: Draft
@@ -63,7 +65,7 @@ class Journal(Actor):
                 self._commit()
         finally:
             for append in self._waiting:
-                append.reply.fail(JournalFailed("The journal ended before this decision was committed."))
+                append.reply.fail(Stopped(self.name, "ended before this decision was committed"))
             self._log.close()
 
     def _commit(self) -> None:

@@ -28,6 +28,9 @@ from projections.evolve import apply
 from projections.snapshot import load_state
 
 FLUSH_TIMEOUT_S = 60.0
+MAX_IN_FLIGHT = 4096
+"""Decisions on their way to the disk at which the master waits for it: fewer than the journal's mailbox
+holds, so that a slow disk fills the master's own mailbox, whose senders are then told."""
 
 
 class Wake(NamedTuple):
@@ -111,6 +114,8 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))
