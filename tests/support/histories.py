@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hypothesis import strategies as st
+from support.cards import CARDS, SMALL
 
 from actors.decider import NAME, VERSION, decide
 from actors.refusal import Rejected
@@ -29,7 +30,6 @@ from events.values import (
     ModelCard,
     ModelSource,
     PlacementSettings,
-    Quantization,
     Timings,
     Usage,
 )
@@ -41,52 +41,6 @@ GIB = 1 << 30
 MAX_INSTANCES = 8
 POLICY = Policy(max_instance_retries=2)
 NODES = ("node-anna", "node-bert")
-
-SMALL = ModelCard(
-    model_id="Small-135M",
-    model_type="llama",
-    n_layers=30,
-    hidden_size=576,
-    n_heads=9,
-    n_kv_heads=3,
-    head_dim=64,
-    vocab_size=49152,
-    max_context=8192,
-    dtype="bfloat16",
-    n_params=134_515_008,
-    weight_bytes=269_060_552,
-)
-QUANTIZED = ModelCard(
-    model_id="Quantized-7B",
-    model_type="qwen2",
-    n_layers=28,
-    hidden_size=3584,
-    n_heads=28,
-    n_kv_heads=4,
-    head_dim=128,
-    vocab_size=152064,
-    max_context=32768,
-    dtype="float16",
-    n_params=7_615_616_512,
-    weight_bytes=4_284_000_000,
-    quantization=Quantization(bits=4, group_size=64),
-    has_chat_template=False,
-)
-HUGE = ModelCard(
-    model_id="Huge-405B",
-    model_type="llama",
-    n_layers=126,
-    hidden_size=16384,
-    n_heads=128,
-    n_kv_heads=8,
-    head_dim=128,
-    vocab_size=128256,
-    max_context=131072,
-    dtype="bfloat16",
-    n_params=405_853_388_800,
-    weight_bytes=811_706_777_600,
-)
-CARDS = (SMALL, QUANTIZED, HUGE)
 
 KILLED = Cause(code="runner_killed", message="The runner was killed by signal SIGKILL.")
 FAILURES = (
