@@ -1,0 +1,175 @@
+"""A node as users run it: `cuebook serve` in a process of its own, talked to over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+READY_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class ServedNode:
+    """Starts on `start`; `kill` is kill -9, `stop` is Ctrl-C. Settings go in as environment variables."""
+
+    def __init__(self, home: Path, **settings: object) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._settings = {f"CUEBOOK_{name.upper()}": str(value) for name, value in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ServedNode:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log.db"
+
+    def start(self, *, wait: bool = True) -> ServedNode:
+        self.home.mkdir(parents=True, exist_ok=True)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("CUEBOOK_")}
+        with (self.home / "output.txt").open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "api.cli.main",
+                    "serve",
+                    "--home",
+                    str(self.home),
+                    "--port",
+                    str(self.port),
+                ],
+                env=inherited | self._settings,
+                stdout=output,
+                stderr=output,
+            )
+        if wait:
+            eventually(lambda: self.alive() and self.status_of("/readyz") == 200, READY_S, self.output)
+        return self
+
+    def alive(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (
+            f"the node ended with {self._process.returncode}:\n{self.output()}"
+        )
+        return True
+
+    def output(self) -> str:
+        return (self.home / "output.txt").read_text()[-4000:]
+
+    def kill(self) -> None:
+        """kill -9, and wait until the port is free."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        self._process.send_signal(signal.SIGINT)
+        try:
+            return self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"the node did not stop on Ctrl-C:\n{self.output()}") from None
+
+    # HTTP
+
+    def request(self, method: str, path: str, body: object = None, timeout: float = 120) -> tuple[int, Any]:
+        status, _, text = self.raw(method, path, body, timeout)
+        return status, json.loads(text) if text else None
+
+    def raw(
+        self, method: str, path: str, body: object = None, timeout: float = 120
+    ) -> tuple[int, dict[str, str], str]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return answer.status, dict(answer.headers), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), error.read().decode()
+
+    def status_of(self, path: str) -> int:
+        try:
+            return self.raw("GET", path, timeout=5)[0]
+        except OSError:
+            return 0
+
+    def get(self, path: str) -> Any:
+        status, body = self.request("GET", path)
+        assert status == 200, (status, body)
+        return body
+
+    def place(self, model_id: str, **settings: object) -> str:
+        status, body = self.request(
+            "POST", "/instance", {"model_id": model_id, "placement_settings": settings}
+        )
+        assert status in (200, 201, 202), (status, body)
+        return body["instance_id"]
+
+    def ready(self, instance_id: str, timeout: float = 60) -> None:
+        status, body = self.request("GET", f"/instance/await?instance_id={instance_id}&timeout={timeout:g}")
+        assert status == 200, (status, body)
+
+    def stream(self, body: dict[str, object], path: str = "/v1/chat/completions") -> Iterator[str]:
+        """The `data:` lines of a streamed answer."""
+        data = json.dumps({**body, "stream": True}).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield line[6:].decode().strip()
+
+    def events(self, *types: str) -> list[dict[str, Any]]:
+        return self.get(f"/events?limit=1000&type={','.join(types)}")["events"]
+
+    # Processes
+
+    def runner_pids(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid).children() if _is_runner(child)]
+
+
+def _is_runner(process: psutil.Process) -> bool:
+    try:
+        return "engines.runner" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def eventually(
+    condition: Callable[[], object], timeout: float = 30, explain: Callable[[], str] = lambda: ""
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come true within {timeout:g} s: {explain()}"
+        time.sleep(0.05)
