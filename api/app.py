@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
 
 from actors.gateway import Gateway
+from api.closing import CLOSING, start_closing
 from api.errors import errors_as_json
 from api.log_access import LOG, LogAccess
 from api.openapi import document
@@ -29,6 +31,8 @@ def build_app(gateway: Gateway) -> web.Application:
     app[LOG] = LogAccess(gateway.reader)
     for route in ALL_ROUTES:
         app.router.add_route(route.method, route.pattern, route.serve)
+    app[CLOSING] = asyncio.Event()
+    app.on_shutdown.append(start_closing)
     app.on_cleanup.append(_close_log)
     return app
 

@@ -14,7 +14,6 @@ from aiohttp.typedefs import Handler
 
 from actors.refusal import MailboxFull, Rejected, Stopped
 from api.answers import json_response
-from engines.model_errors import ModelError
 from events.ids import fresh
 from events.values import Cause
 
@@ -94,7 +93,13 @@ STATUS: dict[str, int] = {
     "idempotency_key_reused": 409,
     # It is understood, and can't be done with this model on these machines.
     "does_not_fit": 422,
+    "model_files_missing": 422,
+    "model_files_broken": 422,
+    "model_not_servable": 422,
+    "config_contradiction": 422,
+    "gguf_unsupported": 422,
     "disk_full": 507,
+    "store_not_writable": 507,
     # It can be done later.
     "instance_not_ready": 503,
     "overloaded": 503,
@@ -138,8 +143,6 @@ def from_exception(error: Exception) -> ApiError:
         return error
     if isinstance(error, Rejected):
         return from_cause(error.cause, default=400)
-    if isinstance(error, ModelError):
-        return from_cause(error.cause, default=422)
     if isinstance(error, MailboxFull):
         return ApiError(503, f"{error}.", code="overloaded", retry_after=error.retry_after)
     if isinstance(error, Stopped):

@@ -9,9 +9,9 @@ import msgspec
 from api.errors import invalid, not_found
 from api.instance_views import InstanceView, instance_view
 from api.routes import Call
+from api.settings_wish import Wish
 from events.commands import DeleteInstance, RetryInstance
 from events.ids import fresh
-from events.values import PlacementSettings
 from projections.state import Instance
 
 _KEY_LENGTH = 200
@@ -21,7 +21,7 @@ class PlaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A wish: run this model, in this way."""
 
     model_id: str
-    placement_settings: PlacementSettings = PlacementSettings()
+    placement_settings: Wish = Wish()
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ async def place_instance(call: Call[PlaceRequest, None]) -> Accepted:
     """
     command_id = idempotency_key(call, "place")
     body = call.body
-    instance_id = await call.gateway.place(body.model_id, body.placement_settings, command_id)
+    instance_id = await call.gateway.place(body.model_id, body.placement_settings.settings(), command_id)
     return _accepted(call, command_id, instance_id)
 
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from actors.placement import DoesNotFit, place
 from actors.refusal import Rejected
 from api.errors import not_found
 from api.routes import Call
-from events.values import Candidate, Cause, Dtype, Placement, PlacementSettings, ShardStrategy
+from api.settings_wish import Wish
+from events.values import Candidate, Cause, Placement, PlacementSettings
 from projections.state import ClusterState, Model
 
 _SHORT_CONTEXT = 2048
 
 
-class PreviewQuery(msgspec.Struct, frozen=True, kw_only=True):
+class PreviewQuery(Wish, frozen=True, kw_only=True):
     """The model, and the settings to begin with."""
 
     model_id: str
-    shard_strategy: ShardStrategy = "auto"
-    context: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
-    batch: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 8
-    engine: str = ""
-    dtype: Dtype | None = None
-    node_id: str = ""
-    device_id: str = ""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +53,7 @@ async def previews(call: Call[None, PreviewQuery]) -> PreviewList:
 
 
 def _variants(model: Model, query: PreviewQuery) -> list[tuple[str, PlacementSettings]]:
-    asked = PlacementSettings(
-        shard_strategy=query.shard_strategy,
-        context=query.context,
-        batch=query.batch,
-        engine=query.engine,
-        dtype=query.dtype or "",
-        node_id=query.node_id,
-        device_id=query.device_id,
-    )
+    asked = query.settings()
     longest = model.card.max_context
     variants = {
         "as asked": asked,

@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from actors.gateway import Gateway
 from api.answers import encode
+from api.closing import unless_closing
 from api.errors import RETRY_S, ApiError, invalid, not_found
 from api.instance_views import InstanceView, Progress, instance_view, progress
 from api.routes import Call
@@ -38,7 +38,7 @@ async def await_instance(call: Call[None, AwaitQuery]) -> InstanceView | web.Str
     _check(call.gateway.state, query)
     if call.wants_events:
         return await _follow(call)
-    found = await _changed(call.gateway, query, None, _deadline(query))
+    found = await _changed(call, None, _deadline(query))
     return instance_view(call.gateway.state, found)
 
 
@@ -52,7 +52,7 @@ async def _follow(call: Call[None, AwaitQuery]) -> web.StreamResponse:
                 if last is None:
                     instance = _check(state, query)
                 else:
-                    instance = await _changed(call.gateway, query, last, deadline)
+                    instance = await _changed(call, last, deadline)
                 last = progress(state, instance)
                 await stream.send(event(encode(last), name="progress"))
                 if instance.status == "ready":
@@ -67,8 +67,10 @@ def _deadline(query: AwaitQuery) -> float:
     return asyncio.get_running_loop().time() + query.timeout
 
 
-async def _changed(gateway: Gateway, query: AwaitQuery, last: Progress | None, deadline: float) -> Instance:
+async def _changed(call: Call[None, AwaitQuery], last: Progress | None, deadline: float) -> Instance:
     """The instance once it is ready, or (with ``last``) once its progress differs. Raises `ApiError`."""
+
+    gateway, query = call.gateway, call.query
 
     def look(state: ClusterState) -> Instance | ApiError | None:
         try:
@@ -80,7 +82,7 @@ async def _changed(gateway: Gateway, query: AwaitQuery, last: Progress | None, d
 
     left = max(0.0, deadline - asyncio.get_running_loop().time())
     try:
-        found = await gateway.wait_until(look, left)
+        found = await unless_closing(call.request.app, gateway.wait_until(look, left))
     except TimeoutError:
         raise _late(_check(gateway.state, query), query) from None
     if isinstance(found, ApiError):

@@ -10,6 +10,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from api.answers import encode
+from api.closing import Closing, unless_closing
 from api.errors import invalid, not_found
 from api.log_access import LOG
 from api.routes import Call
@@ -196,7 +197,10 @@ async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamRes
                 await stream.send(b"".join(_event(view) for view in page.events))
             after = page.after
             if after >= page.head:
-                await more(after)
+                try:
+                    await unless_closing(call.request.app, more(after))
+                except Closing:
+                    return stream.response
 
 
 def _start(call: Call[None, EventQuery]) -> int:

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.node import LocalNode, local_node
+from support.node import ENDLESS, MODEL, LocalNode, local_node
 from support.tiny import tiny_model_dir
-
-MODEL = "acme/tiny"
-ENDLESS = "acme/endless"
 
 
 @pytest.fixture(scope="session")
@@ -19,5 +16,5 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
     tiny_model_dir(home / "models" / ENDLESS, endless=True)
     with local_node(home) as local:
         local.place(MODEL, context=512)
-        local.place(ENDLESS, context=4096)
+        local.place(ENDLESS, context=1024)
         yield local

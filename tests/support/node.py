@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.served import free_port
+
 from actors.node import Node
 from actors.settings import load_settings
 from api.server import ApiServer
-from support.served import free_port
 
 READY_S = 90
+MODEL = "acme/tiny"
+ENDLESS = "acme/endless"
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,8 @@ class LocalNode:
 def local_node(home: Path, **settings: object) -> Iterator[LocalNode]:
     """Start a node with everything under ``home``; it takes work when the block begins."""
     port = free_port()
-    node = Node(
-        load_settings({"home": str(home), "api_port": port, "offline": True, **settings}, environ={}), ApiServer
-    )
+    flags = {"home": str(home), "api_port": port, "offline": True, **settings}
+    node = Node(load_settings(flags, environ={}), ApiServer)
     node.start()
     try:
         local = LocalNode(node, port)

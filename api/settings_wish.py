@@ -1,0 +1,36 @@
+"""Placement settings as clients send them: `events.values.PlacementSettings` within bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from events.values import Dtype, PlacementSettings, ShardStrategy
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is to be placed. What is left out is chosen by the cluster."""
+
+    shard_strategy: ShardStrategy = "auto"
+    context: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    """Tokens that one sequence may hold, prompt and answer; 0 takes the model's own, at most 8192."""
+    batch: Annotated[int, Meta(ge=1, le=2**16)] = 8
+    """Sequences decoded at the same time."""
+    engine: str = ""
+    dtype: Dtype | Literal[""] = ""
+    node_id: str = ""
+    device_id: str = ""
+
+    def settings(self) -> PlacementSettings:
+        """The wish as commands carry it."""
+        return PlacementSettings(
+            shard_strategy=self.shard_strategy,
+            context=self.context,
+            batch=self.batch,
+            engine=self.engine,
+            dtype=self.dtype,
+            node_id=self.node_id,
+            device_id=self.device_id,
+        )
