@@ -41,10 +41,13 @@ def print_answer(pieces: Generator[str, None, None]) -> str:
     Ctrl-C cancels the answer and raises KeyboardInterrupt.
     """
     text = ""
-    with closing(pieces):
-        for piece in pieces:
-            text += piece
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
+    try:
+        with closing(pieces):
+            for piece in pieces:
+                text += piece
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+    finally:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
     return text

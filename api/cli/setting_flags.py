@@ -18,7 +18,7 @@ SETTING_HELP: dict[str, str] = {
     "offline": "fetch nothing from the network: only models that are here already can run",
     "no_batch": "compute one request at a time in each instance",
     "prefill_chunk": "prompt tokens computed between two decode steps of the running streams",
-    "threads": "CPU threads of each runner; 0 takes one for each physical core",
+    "threads": "CPU threads of each runner; 0 takes one for each CPU",
     "start_timeout_s": "seconds that a runner process may take to come up",
     "load_timeout_s": "seconds without progress while a model loads, before the runner is given up",
     "load_timeout_s_per_gb": "seconds added to load_timeout_s for each GB of weights",
