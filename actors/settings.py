@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models_read_only_dirs: str = ""
     offline: bool = False
     no_batch: bool = False
-    prefill_chunk: int = 256
+    prefill_chunk: int = 0
     threads: int = 0
     start_timeout_s: float = 400.0
     load_timeout_s: float = 300.0
@@ -55,13 +55,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse what can't work, before anything starts."""
         if not 0 <= self.api_port <= 65535:
             raise ValueError(f"api_port must be between 0 and 65535, got {self.api_port}")
-        if self.prefill_chunk < 1:
-            raise ValueError(f"prefill_chunk must be at least 1 token, got {self.prefill_chunk}")
         for phase in ("start", "load", "warm_up", "prefill", "decode"):
             seconds = getattr(self, f"{phase}_timeout_s")
             if not 0 < seconds < math.inf:
                 raise ValueError(f"{phase}_timeout_s must be above 0 seconds and finite, got {seconds}")
-        for name in ("load_timeout_s_per_gb", "max_instance_retries", "threads"):
+        for name in ("load_timeout_s_per_gb", "max_instance_retries", "threads", "prefill_chunk"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
         if not 0 < self.backoff_base_s <= self.backoff_cap_s < math.inf:

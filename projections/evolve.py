@@ -14,7 +14,7 @@ import msgspec
 
 from events import catalogue as ev
 from events.base import Event
-from events.status import Failed, Shutdown, Spawning
+from events.status import Failed, Idle, Shutdown, Spawning
 from projections.state import ClusterState, Download, Instance, Model, Node, Runner, Task
 
 _replace = msgspec.structs.replace
@@ -191,7 +191,6 @@ def _instance_retried(state: ClusterState, event: ev.InstanceRetried, at: float)
 
 def _instance_deleted(state: ClusterState, event: ev.InstanceDeleted, at: float) -> None:
     _retire_runners(state, state.instances.pop(event.instance_id))
-    state.open_tasks.pop(event.instance_id, None)
 
 
 def _void_placement(state: ClusterState, instance_id: str, **changes: Any) -> None:
@@ -213,10 +212,15 @@ def _runner_status_changed(state: ClusterState, event: ev.RunnerStatusChanged, a
     runner = state.runners.get(event.runner_id)
     if runner is None:
         return
-    if not runner.current and isinstance(event.status, Failed | Shutdown):
+    status = event.status
+    if not runner.current and isinstance(status, Failed | Shutdown):
         del state.runners[event.runner_id]
+    elif isinstance(status, Idle):
+        state.runners[event.runner_id] = _replace(
+            runner, status=status, pid=status.pid, process_started_at=status.started_at
+        )
     else:
-        state.runners[event.runner_id] = _replace(runner, status=event.status)
+        state.runners[event.runner_id] = _replace(runner, status=status)
 
 
 def _task_created(state: ClusterState, event: ev.TaskCreated, at: float) -> None:

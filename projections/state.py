@@ -74,6 +74,9 @@ class Runner(Value, frozen=True):
     status: RunnerStatus
     current: bool
     """False once its placement is void: it is to be shut down."""
+    pid: int = 0
+    process_started_at: float = 0.0
+    """With ``pid`` the identity of its process; 0 before it has said that it is there."""
 
 
 InstanceStatus = Literal["waiting", "placed", "ready", "failed"]
