@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from actors.refusal import Rejected
+from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Group, Need, Seat, Shard, form_group
 from events.ids import drawn
 from events.values import (
     Candidate,
@@ -30,11 +32,6 @@ from projections.state import ClusterState, Instance, Model, Node
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 DEFAULT_CONTEXT = 8192
 """Tokens per sequence where the user names none and the model could do more."""
-PROCESS_BYTES = 384 * 1024**2
-"""Memory of a runner process beside its weights and caches: interpreter, libraries, tokenizer."""
-ACTIVATION_SHARE = 20
-"""One part in 20 of the weights for activations and the allocator's slack."""
-
 _KIND_RANK = {"metal": 0, "cuda": 0, "npu": 0, "cpu": 1}
 
 Preference = Callable[[Candidate, str], tuple[object, ...]]
@@ -115,10 +112,14 @@ def place(
     seed: str,
     attempt: int,
     prefer: Preference = most_room,
+    degrade: bool = False,
 ) -> Choice:
-    """Choose a device for ``model``. Runner ids are drawn from ``seed``.
+    """Choose the device or devices for ``model``. Runner ids are drawn from ``seed``.
 
-    Raises `DoesNotFit` (a `Rejected`) with every candidate where none can carry it.
+    One device where one is enough and no more are asked for, else the group that `actors.sharding` forms.
+    With ``degrade`` fewer ranks than asked for will do, and the placement's note says so.
+
+    Raises `DoesNotFit` (a `Rejected`) with every candidate where nothing can carry it.
     """
     context = context_of(model.card, settings)
     _check_settings(settings)
@@ -130,13 +131,103 @@ def place(
         for device in node.devices
         for engine in _engines(node, device)
     ]
-    fitting = sorted((row for row in rows if row[0].verdict == "fits"), key=lambda row: prefer(*row))
-    if not fitting:
-        raise _does_not_fit(model.card, settings, [candidate for candidate, _ in rows])
-    best = fitting[0][0]
-    chosen = msgspec.structs.replace(best, verdict="chosen")
-    candidates = [chosen if candidate is best else candidate for candidate, _ in rows]
-    return Choice(_placement(model.card, settings, chosen, context, seed, attempt), candidates)
+    seats = [Seat(candidate, kind) for candidate, kind in rows]
+    wanted = settings.ranks
+    refusal = ""
+    for ranks in range(wanted, 0, -1) if degrade and wanted > 1 else [wanted]:
+        group = _group(state, model.card, settings, context, seats, ranks, prefer)
+        if isinstance(group, Group):
+            note = f"{wanted} ranks were asked for: {refusal}" if ranks != wanted else ""
+            return _choice(settings, group, seats, context, seed, attempt, note)
+        refusal = refusal or group
+    raise _does_not_fit(model.card, settings, [candidate for candidate, _ in rows], refusal)
+
+
+def _group(
+    state: ClusterState,
+    card: ModelCard,
+    settings: PlacementSettings,
+    context: int,
+    seats: list[Seat],
+    ranks: int,
+    prefer: Preference,
+) -> Group | str:
+    """One device, or a group of ``ranks`` (0: as few as possible); or why there is none."""
+    fitting = sorted((seat for seat in seats if seat.candidate.verdict == "fits"), key=lambda s: prefer(*s))
+    if ranks <= 1 and fitting:
+        shard = Shard(fitting[0], 0, card.n_layers, fitting[0].candidate.needed_bytes)
+        return Group(settings.shard_strategy, [shard])
+    if ranks == 1:
+        return "no single device holds it"
+    usable = [seat for seat in seats if not _barred(seat.candidate)]
+    if len(usable) < 2:
+        return "" if ranks == 0 else f"{ranks} ranks were asked for and {len(usable)} devices may be used"
+    dtype = usable[0].candidate.dtype
+    edges = 2 * card.vocab_size * card.hidden_size * DTYPE_BYTES[dtype]
+    weights = weights_in_memory(card, dtype)
+    kv = kv_bytes_per_token(card, dtype) * context * settings.batch
+    need = Need(card, weights, min(edges, weights // 2), kv)
+    return form_group(need, usable, partial(_latency, state), settings.shard_strategy, ranks)
+
+
+def _barred(candidate: Candidate) -> bool:
+    """Refused for something else than its memory."""
+    return len(candidate.reasons) > (candidate.needed_bytes > candidate.free_bytes)
+
+
+def _latency(state: ClusterState, a: str, b: str) -> float | None:
+    if a == b:
+        return 0.0
+    link = state.links.get((a, b)) or state.links.get((b, a))
+    return link.latency_s if link else None
+
+
+def _choice(
+    settings: PlacementSettings,
+    group: Group,
+    seats: list[Seat],
+    context: int,
+    seed: str,
+    attempt: int,
+    note: str,
+) -> Choice:
+    held = {shard.seat.key: shard for shard in group.shards}
+    candidates = [_judged(seat, held.get(seat.key)) for seat in seats]
+    first = group.shards[0].seat.candidate
+    ranks = [
+        Rank(
+            rank=number,
+            runner_id=drawn("runner", seed, number),
+            node_id=shard.seat.candidate.node_id,
+            device_id=shard.seat.candidate.device_id,
+            start_layer=shard.start,
+            end_layer=shard.end,
+            reserved_bytes=shard.reserved,
+        )
+        for number, shard in enumerate(group.shards)
+    ]
+    placement = Placement(
+        attempt=attempt,
+        engine=first.engine,
+        dtype=first.dtype,
+        strategy=group.strategy,
+        context=context,
+        batch=settings.batch,
+        ranks=ranks,
+        note=note,
+    )
+    return Choice(placement, candidates)
+
+
+def _judged(seat: Seat, shard: Shard | None) -> Candidate:
+    """The candidate with its verdict; one that takes a rank of several shows what that rank needs."""
+    candidate = seat.candidate
+    if shard is None:
+        return candidate
+    if candidate.verdict == "fits" and shard.reserved == candidate.needed_bytes:
+        return msgspec.structs.replace(candidate, verdict="chosen")
+    reason = f"takes a rank of {_gib(shard.reserved)}: layers {shard.start} to {shard.end - 1}"
+    return msgspec.structs.replace(candidate, verdict="chosen", needed_bytes=shard.reserved, reasons=[reason])
 
 
 _NO_ENGINE = EngineReport(
@@ -156,42 +247,14 @@ def _engines(node: Node, device: Device) -> list[EngineReport]:
 
 
 def _check_settings(settings: PlacementSettings) -> None:
-    if settings.batch < 1 or settings.context < 0:
+    if settings.batch < 1 or settings.context < 0 or settings.ranks < 0:
         raise Rejected(
             Cause(
                 code="invalid_settings",
-                message=f"batch must be at least 1 and context at least 0; got batch {settings.batch} and "
-                f"context {settings.context}.",
+                message="batch must be at least 1, context and ranks at least 0; got batch "
+                f"{settings.batch}, context {settings.context} and ranks {settings.ranks}.",
             )
         )
-
-
-def _placement(
-    card: ModelCard,
-    settings: PlacementSettings,
-    chosen: Candidate,
-    context: int,
-    seed: str,
-    attempt: int,
-) -> Placement:
-    rank = Rank(
-        rank=0,
-        runner_id=drawn("runner", seed, 0),
-        node_id=chosen.node_id,
-        device_id=chosen.device_id,
-        start_layer=0,
-        end_layer=card.n_layers,
-        reserved_bytes=chosen.needed_bytes,
-    )
-    return Placement(
-        attempt=attempt,
-        engine=chosen.engine,
-        dtype=chosen.dtype,
-        strategy=settings.shard_strategy,
-        context=context,
-        batch=settings.batch,
-        ranks=[rank],
-    )
 
 
 class _Reserved(NamedTuple):
@@ -274,20 +337,25 @@ def _refusals(settings: PlacementSettings, node: Node, device: Device, engine: E
     return reasons
 
 
-def _does_not_fit(card: ModelCard, settings: PlacementSettings, candidates: list[Candidate]) -> DoesNotFit:
+def _does_not_fit(
+    card: ModelCard, settings: PlacementSettings, candidates: list[Candidate], refusal: str
+) -> DoesNotFit:
     if not candidates:
         message = f"{card.model_id} can't be placed: no node is up that has an engine and a device."
     else:
         nearest = min(candidates, key=_distance)
-        message = (
-            f"{card.model_id} fits nowhere. {nearest.device_id} of {nearest.node_id} comes nearest: "
-            f"{'; '.join(nearest.reasons)}."
-        )
+        message = f"{card.model_id} fits nowhere."
+        if nearest.reasons:
+            message += (
+                f" {nearest.device_id} of {nearest.node_id} comes nearest: {'; '.join(nearest.reasons)}."
+            )
         if nearest.needed_bytes > nearest.free_bytes:
             message += (
                 f" Ask for a smaller context (now {context_of(card, settings)}) or batch (now "
                 f"{settings.batch}), or free memory."
             )
+    if refusal:
+        message += f" Over several devices: {refusal}."
     detail: dict[str, str | int | float] = {
         f"{c.node_id}/{c.device_id}/{c.engine}": "; ".join(c.reasons) for c in candidates
     }

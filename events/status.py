@@ -22,6 +22,8 @@ class Idle(_Status, frozen=True):
     started_at: float
     """Start time of the process as the operating system gives it: with ``pid`` it is its identity."""
     options: dict[str, str] = {}
+    port: int = 0
+    """A port of its node that was free at the start: where the other ranks of a group find it."""
 
 
 class Connecting(_Status, frozen=True):

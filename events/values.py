@@ -99,6 +99,8 @@ class PlacementSettings(Value, frozen=True):
     dtype: Dtype | Literal[""] = ""
     node_id: str = ""
     device_id: str = ""
+    ranks: int = 0
+    """Devices to spread over; 0 takes the fewest that can hold the model."""
 
 
 class Rank(Value, frozen=True):
@@ -123,6 +125,8 @@ class Placement(Value, frozen=True):
     context: int
     batch: int
     ranks: list[Rank]
+    note: str = ""
+    """What is less than was asked for, such as fewer ranks because nodes are gone; empty where nothing is."""
 
 
 class Candidate(Value, frozen=True):

@@ -112,9 +112,7 @@ def _download_progressed(state: ClusterState, event: ev.DownloadProgressed, at: 
     key = (event.node_id, event.model_id)
     download = state.downloads.get(key)
     if download is not None:
-        state.downloads[key] = _replace(
-            download, done_bytes=event.done_bytes, total_bytes=event.total_bytes
-        )
+        state.downloads[key] = _replace(download, done_bytes=event.done_bytes, total_bytes=event.total_bytes)
 
 
 def _download_failed(state: ClusterState, event: ev.DownloadFailed, at: float) -> None:
@@ -217,7 +215,7 @@ def _runner_status_changed(state: ClusterState, event: ev.RunnerStatusChanged, a
         del state.runners[event.runner_id]
     elif isinstance(status, Idle):
         state.runners[event.runner_id] = _replace(
-            runner, status=status, pid=status.pid, process_started_at=status.started_at
+            runner, status=status, pid=status.pid, process_started_at=status.started_at, port=status.port
         )
     else:
         state.runners[event.runner_id] = _replace(runner, status=status)

@@ -76,7 +76,8 @@ class Runner(Value, frozen=True):
     """False once its placement is void: it is to be shut down."""
     pid: int = 0
     process_started_at: float = 0.0
-    """With ``pid`` the identity of its process; 0 before it has said that it is there."""
+    port: int = 0
+    """``pid`` and start are its process's identity, other ranks find it at ``port``; 0 before it is there."""
 
 
 InstanceStatus = Literal["waiting", "placed", "ready", "failed"]
@@ -117,6 +118,13 @@ class Task(Value, frozen=True):
     """Reason of the cancellation that the runner has yet to confirm."""
 
 
+class Link(Value, frozen=True):
+    """The way from one node to another as last measured: seconds for a round trip, bytes per second."""
+
+    latency_s: float
+    bandwidth: float
+
+
 @dataclass(slots=True)
 class ClusterState:
     """The whole. ``seq`` and ``at`` are those of the last event applied; (node, model) keys ``downloads``."""
@@ -131,6 +139,8 @@ class ClusterState:
     instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
     runners: dict[str, Runner] = field(default_factory=dict[str, Runner])
     tasks: dict[str, Task] = field(default_factory=dict[str, Task])
+    links: dict[tuple[str, str], Link] = field(default_factory=dict[tuple[str, str], Link])
+    """Between nodes that reach each other, by (from, to)."""
     open_tasks: dict[str, int] = field(default_factory=dict[str, int])
     """Open tasks per instance: what routing balances on."""
 

@@ -55,7 +55,15 @@ def reconcile_instance(
     model = state.models[instance.model_id]
     attempt = next_attempt(instance)
     try:
-        choice = place(state, model, instance.settings, seed=facts.seed, attempt=attempt, prefer=prefer)
+        choice = place(
+            state,
+            model,
+            instance.settings,
+            seed=facts.seed,
+            attempt=attempt,
+            prefer=prefer,
+            degrade=True,
+        )
     except Rejected as refusal:
         return [set_back(instance, refusal.cause, facts.now, command.policy)]
     return [

@@ -1,0 +1,234 @@
+"""Placement over several ranks: which devices form a group, and what each of them holds.
+
+Pure, like `actors.placement`, which calls it where one device is not enough or not what was asked for. A
+group grows from a few promising nodes by the node that adds most, so that no cycles or subsets are
+enumerated: O(seeds x nodes x group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from engines.divisibility import tensor_refusal
+from events.values import Candidate, ModelCard, ShardStrategy
+
+SEEDS = 16
+"""Nodes that a group is grown from: those with the most room."""
+
+PROCESS_BYTES = 384 * 1024**2
+"""Memory of a runner process beside its weights and caches: interpreter, libraries, tokenizer."""
+ACTIVATION_SHARE = 20
+"""One part in 20 of the weights for activations and the allocator's slack."""
+
+
+class Seat(NamedTuple):
+    """A device that may take a rank. ``kind`` is the device's."""
+
+    candidate: Candidate
+    kind: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from all others: node, device, engine."""
+        return self.candidate.node_id, self.candidate.device_id, self.candidate.engine
+
+
+class Shard(NamedTuple):
+    """What one rank of a group holds: layers ``[start, end)`` and the bytes reserved for them."""
+
+    seat: Seat
+    start: int
+    end: int
+    reserved: int
+
+
+class Group(NamedTuple):
+    """A group of ranks that can hold the model."""
+
+    strategy: ShardStrategy
+    shards: list[Shard]
+
+
+class Need(NamedTuple):
+    """Bytes of a model as it is to be loaded: all weights, the embeddings of them, KV caches."""
+
+    card: ModelCard
+    weights: int
+    edges: int
+    kv: int
+
+    @property
+    def layer(self) -> int:
+        """One layer with its activations and its part of the KV caches."""
+        weights = (self.weights - self.edges) // self.card.n_layers
+        return weights + weights // ACTIVATION_SHARE + self.kv // self.card.n_layers
+
+    def pipeline(self, layers: int) -> int:
+        """A rank with ``layers`` layers. Any may be first or last: each counts the embeddings."""
+        return PROCESS_BYTES + self.edges + layers * self.layer
+
+    def tensor(self, world: int) -> int:
+        """One of ``world`` ranks that share every layer; the embeddings are whole on each."""
+        return PROCESS_BYTES + self.edges + -(-self.card.n_layers * self.layer // world)
+
+
+Latency = Callable[[str, str], float | None]
+"""Seconds between two nodes, None where they don't reach each other."""
+
+
+def form_group(
+    need: Need, seats: Sequence[Seat], latency: Latency, strategy: ShardStrategy, ranks: int
+) -> Group | str:
+    """The group with the fewest nodes, then the fewest ranks, then the nearest; or why there is none.
+
+    ``ranks`` is how many are wanted, 0 for as few as possible (at least two).
+    """
+    if strategy == "tensor":
+        return _tensor_group(need, seats, latency, ranks)
+    return _pipeline_group(need, seats, latency, ranks)
+
+
+def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+    room = {seat.key: _layers_that_fit(need, seat) for seat in seats}
+    able = [seat for seat in seats if room[seat.key] > 0]
+    layers = need.card.n_layers
+
+    def enough(chosen: Sequence[Seat]) -> bool:
+        return sum(room[seat.key] for seat in chosen) >= layers and len(chosen) >= max(ranks, 2)
+
+    if ranks > layers:
+        return f"{ranks} ranks were asked for and the model has only {layers} layers"
+    chosen = _grow(able, lambda seat: room[seat.key], latency, enough, limit=ranks or layers)
+    if chosen is None:
+        total = sum(room.values())
+        return (
+            f"no group of {ranks or 'two or more'} devices that reach each other holds all {layers} layers: "
+            f"the {len(able)} devices with room hold {total} in all, at {_gib(need.layer)} a layer"
+        )
+    counts = _apportion(layers, [room[seat.key] for seat in chosen])
+    shards: list[Shard] = []
+    start = 0
+    for seat, count in zip(chosen, counts, strict=True):
+        shards.append(Shard(seat, start, start + count, need.pipeline(count)))
+        start += count
+    return Group("pipeline", shards)
+
+
+def _tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+    refusals: list[str] = []
+    for world in [ranks] if ranks else range(2, len(seats) + 1):
+        refusal = tensor_refusal(need.card, world)
+        if refusal is not None:
+            refusals.append(refusal)
+            continue
+        share = need.tensor(world)
+        able = [seat for seat in seats if seat.candidate.free_bytes >= share]
+        chosen = _grow(
+            able,
+            lambda seat: seat.candidate.free_bytes,
+            latency,
+            lambda group, world=world: len(group) >= world,
+            limit=world,
+        )
+        if chosen is not None:
+            return Group("tensor", [Shard(seat, 0, need.card.n_layers, share) for seat in chosen])
+        refusals.append(
+            f"{world} ranks need {_gib(share)} each, and {len(able)} devices that may be used have that"
+        )
+    return "; ".join(dict.fromkeys(refusals)) or "there are fewer than two devices"
+
+
+def _layers_that_fit(need: Need, seat: Seat) -> int:
+    room = seat.candidate.free_bytes - need.pipeline(0)
+    return max(0, min(need.card.n_layers, room // max(1, need.layer)))
+
+
+def _grow(
+    seats: Sequence[Seat],
+    value: Callable[[Seat], int],
+    latency: Latency,
+    enough: Callable[[Sequence[Seat]], bool],
+    *,
+    limit: int,
+) -> list[Seat] | None:
+    """Grow a group from each of the best nodes; the best of those that are enough, in the order of its ring.
+
+    All ranks of a group run the same engine in the same dtype, or their numbers would differ.
+    """
+    found: list[tuple[tuple[int, int, bool, float, str], list[Seat]]] = []
+    for kind in sorted({(seat.candidate.engine, seat.candidate.dtype) for seat in seats}):
+        nodes = _by_node([s for s in seats if (s.candidate.engine, s.candidate.dtype) == kind], value)
+        order = sorted(nodes, key=lambda node: _node_rank(nodes[node], value, node))
+        for start in order[:SEEDS]:
+            grown = _grow_from(start, nodes, order, latency, enough, limit)
+            if grown is not None:
+                members = list(dict.fromkeys(seat.candidate.node_id for seat in grown))
+                spread = sum(latency(a, b) or 0.0 for a, b in pairwise(members))
+                lacking = not all(seat.candidate.has_files for seat in grown)
+                found.append(((len(members), len(grown), lacking, spread, start), grown))
+    return min(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _grow_from(
+    start: str,
+    nodes: dict[str, list[Seat]],
+    order: list[str],
+    latency: Latency,
+    enough: Callable[[Sequence[Seat]], bool],
+    limit: int,
+) -> list[Seat] | None:
+    members: list[str] = []
+    chosen: list[Seat] = []
+    for node in [start, *(other for other in order if other != start)]:
+        if any(latency(node, member) is None for member in members):
+            continue
+        members.append(node)
+        for seat in nodes[node]:
+            if len(chosen) == limit:
+                return None
+            chosen.append(seat)
+            if enough(chosen):
+                return chosen
+    return None
+
+
+def _by_node(seats: Sequence[Seat], value: Callable[[Seat], int]) -> dict[str, list[Seat]]:
+    """Each node's devices, those with the most room first."""
+    nodes: dict[str, list[Seat]] = {}
+    for seat in sorted(seats, key=lambda s: (-value(s), s.candidate.device_id)):
+        nodes.setdefault(seat.candidate.node_id, []).append(seat)
+    return nodes
+
+
+def _node_rank(seats: list[Seat], value: Callable[[Seat], int], node: str) -> tuple[object, ...]:
+    """Files at hand, then an accelerator, then the most room."""
+    best = seats[0]
+    return (
+        not best.candidate.has_files,
+        best.kind == "cpu",
+        -sum(value(seat) for seat in seats),
+        node,
+    )
+
+
+def _apportion(layers: int, room: Sequence[int]) -> list[int]:
+    """Layers in proportion to room, at least one each and never more than fit (largest remainder)."""
+    counts = [1] * len(room)
+    while (left := layers - sum(counts)) > 0:
+        open_ = [i for i in range(len(room)) if counts[i] < room[i]]
+        free = sum(room[i] - counts[i] for i in open_)
+        shares = {i: left * (room[i] - counts[i]) / free for i in open_}
+        whole = {i: min(int(shares[i]), room[i] - counts[i]) for i in open_}
+        if any(whole.values()):
+            for i in open_:
+                counts[i] += whole[i]
+        else:
+            for i in sorted(open_, key=lambda i: -shares[i])[:left]:
+                counts[i] += 1
+    return counts
+
+
+def _gib(size: int) -> str:
+    return f"{size / 1024**3:.2f} GiB"
