@@ -1,6 +1,6 @@
 """`plan`: what a node's worker has to do next, as a pure function of state and of what it did already.
 
-The order is the first seed's: cancel, shut down, create, download, load, warm up, dispatch. Each step is
+The order is the first seed's: cancel, shut down, create, download, connect, load, warm up, dispatch. Each step is
 one small function. The worker runs `plan` when the state changed or a deadline is due, never on a tick.
 """
 
@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from events.status import Failed, Idle, Loaded, Shutdown, ShuttingDown, Spawning
+from events.status import (
+    Connected,
+    Connecting,
+    Failed,
+    Idle,
+    Loaded,
+    Loading,
+    Ready,
+    Shutdown,
+    ShuttingDown,
+    Spawning,
+    WarmingUp,
+)
 from events.values import Placement, Rank
 from projections.state import ClusterState, Instance, Model, Runner, Task
 
@@ -20,6 +32,7 @@ from projections.state import ClusterState, Instance, Model, Runner, Task
 class LocalRunner:
     """A runner that this worker supervises, with the orders that it was given."""
 
+    connecting: bool = False
     loading: bool = False
     warming: bool = False
     stopping: bool = False
@@ -87,6 +100,14 @@ class FetchModel(Step, frozen=True):
     model: Model
 
 
+class ConnectRunner(Step, frozen=True):
+    """Let an idle runner join the other ranks of its group, which are found at ``hosts``, by rank."""
+
+    rank: Rank
+    placement: Placement
+    hosts: list[str]
+
+
 class LoadModel(Step, frozen=True):
     """Let an idle runner load its shard."""
 
@@ -115,6 +136,7 @@ def plan(state: ClusterState, view: LocalView) -> list[Step]:
         *_shut_down(state, view),
         *_create(state, view),
         *_fetch(state, view),
+        *_connect(state, view),
         *_load(state, view),
         *_warm_up(state, view),
         *_dispatch(state, view),
@@ -175,21 +197,48 @@ def _fetch(state: ClusterState, view: LocalView) -> Iterator[Step]:
             yield FetchModel(model)
 
 
-def _load(state: ClusterState, view: LocalView) -> Iterator[Step]:
+def _connect(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    """All files there, all ranks idle: they connect, the last one when all others are at it."""
     for instance, rank in _local_ranks(state, view):
-        assert instance.placement is not None
-        model = state.models[instance.model_id]
+        placement = instance.placement
+        assert placement is not None
         local = view.runners.get(rank.runner_id)
+        if len(placement.ranks) == 1 or local is None or local.connecting:
+            continue
+        others = [r.status for r in state.instance_runners(instance) if r.runner_id != rank.runner_id]
+        last = rank.rank == len(placement.ranks) - 1
+        gathered = all(isinstance(status, Connecting if last else Idle | Connecting) for status in others)
         idle = isinstance(state.runners[rank.runner_id].status, Idle)
-        if local is not None and idle and not local.loading and view.node_id in model.paths:
-            yield LoadModel(rank.runner_id, model, instance.placement, rank)
+        if idle and gathered and _files_everywhere(state, instance):
+            yield ConnectRunner(rank, placement, _hosts(state, instance))
+
+
+def _load(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    """A lone rank loads when it is idle, the ranks of a group when all are connected."""
+    for instance, rank in _local_ranks(state, view):
+        placement = instance.placement
+        assert placement is not None
+        statuses = [runner.status for runner in state.instance_runners(instance)]
+        gathered = all(isinstance(status, Connected | Loading | Loaded) for status in statuses)
+        local = view.runners.get(rank.runner_id)
+        model = state.models[instance.model_id]
+        if local is None or local.loading or view.node_id not in model.paths:
+            continue
+        if gathered or (len(statuses) == 1 and isinstance(statuses[0], Idle)):
+            yield LoadModel(rank.runner_id, model, placement, rank)
 
 
 def _warm_up(state: ClusterState, view: LocalView) -> Iterator[Step]:
-    for _, rank in _local_ranks(state, view):
+    """The first forward pass is one of all ranks: rank 0 starts it when all others have entered it."""
+    for instance, rank in _local_ranks(state, view):
+        runners = state.instance_runners(instance)
+        if rank.rank == 0:
+            entered = all(isinstance(runner.status, WarmingUp | Ready) for runner in runners[1:])
+        else:
+            entered = all(isinstance(runner.status, Loaded | WarmingUp) for runner in runners)
         local = view.runners.get(rank.runner_id)
         loaded = isinstance(state.runners[rank.runner_id].status, Loaded)
-        if local is not None and loaded and not local.warming:
+        if local is not None and loaded and entered and not local.warming:
             yield WarmUpRunner(rank.runner_id)
 
 
@@ -202,6 +251,16 @@ def _dispatch(state: ClusterState, view: LocalView) -> Iterator[Step]:
 def _is_here(state: ClusterState, view: LocalView, task: Task) -> bool:
     runner = state.runners.get(task.runner_id)
     return runner is not None and runner.node_id == view.node_id
+
+
+def _files_everywhere(state: ClusterState, instance: Instance) -> bool:
+    paths = state.models[instance.model_id].paths
+    return all(runner.node_id in paths for runner in state.instance_runners(instance))
+
+
+def _hosts(state: ClusterState, instance: Instance) -> list[str]:
+    runners = state.instance_runners(instance)
+    return [f"{state.nodes[runner.node_id].host}:{runner.port}" for runner in runners]
 
 
 def _local_ranks(state: ClusterState, view: LocalView) -> Iterator[tuple[Instance, Rank]]:

@@ -12,6 +12,7 @@ from events.values import (
     Device,
     EngineReport,
     FinishReason,
+    LinkReading,
     ModelCard,
     ModelSource,
     Placement,
@@ -43,6 +44,8 @@ class NodeStarted(Event, frozen=True):
     pid: int
     platform: str
     api_url: str
+    host: str
+    """Address at which the other nodes of the cluster reach it."""
     devices: list[Device]
     engines: list[EngineReport]
     memory_total: int
@@ -67,6 +70,24 @@ class NodeResourcesChanged(Event, frozen=True):
     node_id: str
     memory_available: int
     disk_free: int
+
+
+class LinksChanged(Event, frozen=True):
+    """A node reaches other nodes than before, or over ways that became much faster or slower."""
+
+    SUBJECT = "node_id"
+    OBSERVATION = True
+    node_id: str
+    links: list[LinkReading]
+
+
+class PeerRefused(Event, frozen=True):
+    """Someone tried to join the cluster and was turned away, for this reason."""
+
+    SUBJECT = "node_id"
+    node_id: str
+    host: str
+    reason: str
 
 
 class ActorFailed(Event, frozen=True):
@@ -234,6 +255,8 @@ class TaskCreated(Event, frozen=True):
     model_id: str
     kind: TaskKind
     sampling: Sampling
+    api_node: str
+    """The node that the client is connected to: it has the prompt and takes the tokens."""
 
 
 class TaskCancelRequested(Event, frozen=True):
@@ -277,6 +300,8 @@ ClusterEvent = (
     | NodeStarted
     | NodeStopped
     | NodeResourcesChanged
+    | LinksChanged
+    | PeerRefused
     | ActorFailed
     | DeadLettersCounted
     | ModelDescribed

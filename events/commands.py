@@ -13,6 +13,7 @@ from events.values import (
     Device,
     EngineReport,
     FinishReason,
+    LinkReading,
     ModelCard,
     ModelSource,
     PlacementSettings,
@@ -98,6 +99,7 @@ class CreateTasks(Command, frozen=True):
     kind: TaskKind
     count: int
     sampling: SamplingRequest
+    api_node: str
 
 
 class CancelTasks(Command, frozen=True):
@@ -116,6 +118,7 @@ class ReportNodeStarted(Report, frozen=True):
     pid: int
     platform: str
     api_url: str
+    host: str
     devices: list[Device]
     engines: list[EngineReport]
     memory_total: int
@@ -136,6 +139,28 @@ class ReportResources(Report, frozen=True):
 
     memory_available: int
     disk_free: int
+
+
+class ReportLinks(Report, frozen=True):
+    """What a node measures of its ways to all nodes that it reaches. Logged only where it matters."""
+
+    links: list[LinkReading]
+
+
+class ReportNodeLost(Report, frozen=True):
+    """The master hears nothing of a node any more; ``cause`` says how that was found."""
+
+    node_id: str
+    incarnation: str
+    cause: Cause
+    policy: Policy
+
+
+class ReportRefusedPeer(Report, frozen=True):
+    """Someone tried to join and was turned away."""
+
+    host: str
+    reason: str
 
 
 class ReportActor(Report, frozen=True):
@@ -224,6 +249,9 @@ ClusterCommand = (
     | ReportNodeStarted
     | ReportNodeStopping
     | ReportResources
+    | ReportLinks
+    | ReportNodeLost
+    | ReportRefusedPeer
     | ReportActor
     | ReportModel
     | ReportModelGone

@@ -158,6 +158,14 @@ class Sampling(Value, frozen=True):
     """-1: none wanted; 0: of the drawn token only; k: also of the k likeliest tokens."""
 
 
+class LinkReading(Value, frozen=True):
+    """The way to another node as measured: seconds for a round trip, bytes per second."""
+
+    node_id: str
+    latency_s: float
+    bandwidth: float
+
+
 class Usage(Value, frozen=True):
     """Tokens of a finished task."""
 

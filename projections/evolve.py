@@ -15,7 +15,7 @@ import msgspec
 from events import catalogue as ev
 from events.base import Event
 from events.status import Failed, Idle, Shutdown, Spawning
-from projections.state import ClusterState, Download, Instance, Model, Node, Runner, Task
+from projections.state import ClusterState, Download, Instance, Link, Model, Node, Runner, Task
 
 _replace = msgspec.structs.replace
 
@@ -54,6 +54,7 @@ def _node_started(state: ClusterState, event: ev.NodeStarted, at: float) -> None
         pid=event.pid,
         platform=event.platform,
         api_url=event.api_url,
+        host=event.host,
         devices=event.devices,
         engines=event.engines,
         memory_total=event.memory_total,
@@ -69,6 +70,15 @@ def _node_stopped(state: ClusterState, event: ev.NodeStopped, at: float) -> None
         state.nodes[event.node_id] = _replace(node, up=False)
     for key in [key for key in state.downloads if key[0] == event.node_id]:
         del state.downloads[key]
+    for key in [key for key in state.links if event.node_id in key]:
+        del state.links[key]
+
+
+def _links_changed(state: ClusterState, event: ev.LinksChanged, at: float) -> None:
+    for key in [key for key in state.links if key[0] == event.node_id]:
+        del state.links[key]
+    for link in event.links:
+        state.links[event.node_id, link.node_id] = Link(latency_s=link.latency_s, bandwidth=link.bandwidth)
 
 
 def _node_resources_changed(state: ClusterState, event: ev.NodeResourcesChanged, at: float) -> None:
@@ -231,6 +241,7 @@ def _task_created(state: ClusterState, event: ev.TaskCreated, at: float) -> None
         model_id=event.model_id,
         kind=event.kind,
         sampling=event.sampling,
+        api_node=event.api_node,
     )
     state.open_tasks[event.instance_id] = state.open_tasks.get(event.instance_id, 0) + 1
 
@@ -273,6 +284,8 @@ _EVOLVE: dict[type[Event], Callable[[ClusterState, Any, float], object]] = {
     ev.NodeStarted: _node_started,
     ev.NodeStopped: _node_stopped,
     ev.NodeResourcesChanged: _node_resources_changed,
+    ev.LinksChanged: _links_changed,
+    ev.PeerRefused: _nothing,
     ev.ActorFailed: _nothing,
     ev.DeadLettersCounted: _nothing,
     ev.ModelDescribed: _model_described,

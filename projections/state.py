@@ -34,6 +34,7 @@ class Node(Value, frozen=True):
     pid: int
     platform: str
     api_url: str
+    host: str
     devices: list[Device]
     engines: list[EngineReport]
     memory_total: int
@@ -114,6 +115,7 @@ class Task(Value, frozen=True):
     model_id: str
     kind: TaskKind
     sampling: Sampling
+    api_node: str
     cancelled: str = ""
     """Reason of the cancellation that the runner has yet to confirm."""
 

@@ -12,6 +12,8 @@ from events.status import Failed
 from events.values import Cause
 from projections.state import ClusterState, Node
 
+LINK_FACTOR = 4.0
+"""A link's reading is logged when it moved by more than this factor: latencies of a LAN wander."""
 MATERIAL_SHARE = 10
 """A memory reading is logged when it moved by more than one part in this many of the whole."""
 
@@ -49,6 +51,7 @@ def node_started(state: ClusterState, command: cmd.ReportNodeStarted, facts: Fac
             pid=command.pid,
             platform=command.platform,
             api_url=command.api_url,
+            host=command.host,
             devices=command.devices,
             engines=command.engines,
             memory_total=command.memory_total,
@@ -71,6 +74,37 @@ def node_stopping(state: ClusterState, command: cmd.ReportNodeStopping, facts: F
         return []
     cause = Cause(code="node_stopped", message=f"Node {node.node_id} was stopped: {command.reason}.")
     return _lose_node(state, node, cause, facts.now, clean=True)
+
+
+def node_lost(state: ClusterState, command: cmd.ReportNodeLost, facts: Facts) -> list[Event]:
+    """The master no longer hears a node: what it ran is placed again on those that are left."""
+    node = state.nodes.get(command.node_id)
+    if node is None or not node.up or node.incarnation != command.incarnation:
+        return []
+    return _lose_node(state, node, command.cause, facts.now, clean=False)
+
+
+def links(state: ClusterState, command: cmd.ReportLinks, facts: Facts) -> list[Event]:  # noqa: ARG001
+    """Log the ways of a node when it reaches others than before, or when one became much faster or slower."""
+    node = state.nodes.get(command.origin)
+    if node is None or not node.up:
+        return []
+    known = {to: link for (start, to), link in state.links.items() if start == command.origin}
+    same = known.keys() == {link.node_id for link in command.links} and not any(
+        _differs(known[link.node_id].latency_s, link.latency_s)
+        or _differs(known[link.node_id].bandwidth, link.bandwidth)
+        for link in command.links
+    )
+    return [] if same else [ev.LinksChanged(node_id=command.origin, links=command.links)]
+
+
+def _differs(known: float, measured: float) -> bool:
+    return measured > LINK_FACTOR * known or known > LINK_FACTOR * measured
+
+
+def refused_peer(state: ClusterState, command: cmd.ReportRefusedPeer, facts: Facts) -> list[Event]:  # noqa: ARG001
+    """Record who was turned away, and why."""
+    return [ev.PeerRefused(node_id=command.origin, host=command.host, reason=command.reason)]
 
 
 def _lose_node(state: ClusterState, node: Node, cause: Cause, now: float, *, clean: bool) -> list[Event]:

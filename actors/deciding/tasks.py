@@ -43,6 +43,7 @@ def create_tasks(state: ClusterState, command: cmd.CreateTasks, facts: Facts) ->
                 stop=command.sampling.stop,
                 logprobs=command.sampling.logprobs,
             ),
+            api_node=command.api_node,
         )
         for index in range(command.count)
     ]
