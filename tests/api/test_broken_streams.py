@@ -66,6 +66,22 @@ def test_a_whole_answer_becomes_an_error_status(node: LocalNode) -> None:
     assert_openai("ErrorResponse", error)
 
 
+def test_a_long_silence_is_filled_with_comments(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner stands still: the stream opens by itself, stays alive, and then goes on."""
+    monkeypatch.setattr("api.sse.KEEP_ALIVE_S", 0.05)
+    assert node.call("GET", f"/instance/await?model_id={ENDLESS}").status == 200
+    pid = runner_pid(node)
+    os.kill(pid, signal.SIGSTOP)
+    response = opened(node, stream=True, max_tokens=3)
+    lines = [response.readline() for _ in range(6)]
+    os.kill(pid, signal.SIGCONT)
+    assert b'"role":"assistant"' in lines[0]
+    assert lines[2::2] == [b": keep-alive\n"] * 2
+    rest = response.read()
+    assert b'"content":"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
 def test_meanwhile_it_is_not_ready_and_then_it_is(node: LocalNode) -> None:
     assert node.call("GET", f"/instance/await?model_id={ENDLESS}").status == 200
     assert opened(node, max_tokens=2).status == 200
