@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import subprocess
 import threading
 from typing import Any, NamedTuple
@@ -20,11 +21,11 @@ from actors.streams import TokenHub
 from engines import wire
 from engines.processes import StderrTail, diagnose, spawn_runner
 from engines.registry import ENGINES
-from engines.wire import ChannelClosed, FromRunner, ToRunner
+from engines.wire import Channel, ChannelClosed, FromRunner, ToRunner
 from events import commands as cmd
 from events import status as st
 from events.ids import fresh
-from events.values import Cause, Placement, Rank
+from events.values import Cause, Placement, Rank, Usage
 
 STOP_GRACE_S = 5.0
 """Seconds that a runner has to end by itself when told to, or after it has said that it failed."""
@@ -90,6 +91,7 @@ class RunnerSupervisor(Actor):
         self._process, self._channel = spawn_runner(engine.environment(threads))
         assert self._process.stderr is not None  # spawn_runner makes it a pipe
         self._stderr = StderrTail(self._process.stderr, self.runner_id)
+        self._outbox = _Outbox(self._channel, self.runner_id)
         threading.Thread(target=self._read, name=f"{self.runner_id} reader", daemon=True).start()
         self._begin("spawn", self._settings.start_timeout_s)
 
@@ -116,16 +118,19 @@ class RunnerSupervisor(Actor):
     def stopping(self) -> None:
         """Never leave a process behind, whatever ended this actor."""
         if not self._reported_end:
-            self._ask_to_stop()
-            try:
-                self._process.wait(STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            self._outbox.put(self._channel.pack(wire.Stop()))
+            self._wait_or_kill()
+        self._outbox.close()
         self._channel.close()
 
     # Orders
 
     def _order(self, message: ToRunner) -> None:
+        try:
+            frame = self._channel.pack(message)
+        except (OverflowError, TypeError, ValueError) as error:
+            self._unsendable(message, error)
+            return
         match message:
             case wire.Load():
                 gigabytes = message.card.weight_bytes / GB
@@ -138,16 +143,15 @@ class RunnerSupervisor(Actor):
                 self._arm()
             case _:
                 pass
-        try:
-            self._channel.send(message)
-        except ChannelClosed:
-            logger.debug("%s is gone before it got %s", self.runner_id, type(message).__name__)
+        self._outbox.put(frame)
 
-    def _ask_to_stop(self) -> None:
-        try:
-            self._channel.send(wire.Stop())
-        except ChannelClosed:
-            logger.debug("%s is gone before it was told to stop", self.runner_id)
+    def _unsendable(self, message: ToRunner, error: Exception) -> None:
+        """A prompt has what no message can carry, such as a number beyond 64 bits: only its task breaks."""
+        if not isinstance(message, wire.Generate):
+            raise error
+        cause = Cause(code="invalid_prompt", message=f"The prompt can't be passed to the model: {error}.")
+        usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self._task_ended(wire.TaskBroken(task_id=message.task_id, cause=cause, usage=usage))
 
     def _shut_down(self) -> None:
         if self._told_to_stop:
@@ -155,7 +159,7 @@ class RunnerSupervisor(Actor):
         self._told_to_stop = True
         self._watch.phase = ""
         self._report(st.ShuttingDown())
-        self._ask_to_stop()
+        self._outbox.put(self._channel.pack(wire.Stop()))
         self.after(STOP_GRACE_S, _Kill())
 
     # What the runner says
@@ -164,9 +168,8 @@ class RunnerSupervisor(Actor):
         """On the reader thread: pass tokens on at once, everything else through the mailbox."""
         try:
             for message in self._channel.receive():
-                self._watch.progress_at = self.clock.monotonic()
                 if isinstance(message, wire.Progress):
-                    self._watch.progressed(message)
+                    self._watch.progressed(message, self.clock.monotonic())
                     if message.chunks:
                         self._hub.publish(message)
                 elif isinstance(message, wire.Admitted):
@@ -181,19 +184,20 @@ class RunnerSupervisor(Actor):
     def _status_is(self, status: st.RunnerStatus) -> None:
         self._status = status
         match status:
-            case st.Idle() | st.Loaded():
-                self._begin("", 0.0)
-            case st.Ready():
-                self._watch.phase = "serve"
-                self._arm()
             case st.Failed():
                 self._failure = status
                 self.after(STOP_GRACE_S, _Kill())
                 return
+            case _ if self._told_to_stop:
+                return
             case st.Shutdown() | st.ShuttingDown():
                 return
+            case st.Idle() | st.Loaded():
+                self._begin("", 0.0)
+            case st.Ready():
+                self._begin("serve", 0.0)
             case _:
-                pass
+                self._watch.progress_at = self.clock.monotonic()
         self._report(status)
 
     def _task_ended(self, message: FromRunner) -> None:
@@ -221,9 +225,18 @@ class RunnerSupervisor(Actor):
         self._arm()
 
     def _arm(self) -> None:
-        """Look again when the deadline would be due; no timer where nothing is awaited."""
-        if self._timer is None and self._limit() > 0:
-            self._timer = self.after(self._due_in(), _Check())
+        """Look again when the deadline is due, or may be; no timer where nothing is awaited."""
+        if self._limit() <= 0:
+            return
+        wait = self._due_in()
+        if self._watch.phase == "serve":
+            # A prefill becomes a decode, with its shorter limit, without a word to this actor.
+            wait = min(wait, self._settings.decode_timeout_s)
+        if self._timer is not None and self._timer.due <= self.clock.monotonic() + wait:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.after(wait, _Check())
 
     def _check(self) -> None:
         self._timer = None
@@ -257,12 +270,15 @@ class RunnerSupervisor(Actor):
 
     # The end
 
-    def _exited(self) -> None:
+    def _wait_or_kill(self) -> None:
         try:
             self._process.wait(STOP_GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _exited(self) -> None:
+        self._wait_or_kill()
         self._report(self._end_status())
         self._reported_end = True
         self.stop()
@@ -285,6 +301,28 @@ class RunnerSupervisor(Actor):
                 policy=self._settings.policy,
             )
         )
+
+
+class _Outbox:
+    """Sends on a thread of its own: a runner that takes nothing must not hold up what watches over it."""
+
+    def __init__(self, channel: Channel, runner_id: str) -> None:
+        self._channel = channel
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"{runner_id} writer", daemon=True).start()
+
+    def put(self, frame: bytes) -> None:
+        self._frames.put(frame)
+
+    def close(self) -> None:
+        self._frames.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (frame := self._frames.get()) is not None:
+                self._channel.send_frame(frame)
+        except ChannelClosed as error:
+            logger.debug("A runner is gone before it got everything: %s", error)  # its reader sees the end
 
 
 class _Watch:
@@ -310,7 +348,9 @@ class _Watch:
         self._unseen.add(task_id)
         self._open.add(task_id)
 
-    def progressed(self, message: wire.Progress) -> None:
+    def progressed(self, message: wire.Progress, now: float) -> None:
+        """An engine step. Nothing else is progress: a runner's reader answers while its engine hangs."""
+        self.progress_at = now
         self._prefilling = bool(message.prefilling)
         if self._unseen:
             self._unseen.difference_update(message.prefilling, message.decoding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +19,11 @@ from api.table import ROUTES
 
 async def openapi(call: Call[None, None]) -> dict[str, Any]:  # noqa: ARG001
     """Show this document."""
+    return _document()
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
     return document(ALL_ROUTES)
 
 

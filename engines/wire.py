@@ -167,11 +167,19 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: ToRunner | FromRunner) -> None:
-        """Send one message. Raises `ChannelClosed`."""
+        """Send one message. Raises `ChannelClosed`, and what `pack` raises."""
+        self.send_frame(self.pack(message))
+
+    def pack(self, message: ToRunner | FromRunner) -> bytes:
+        """The frame of a message. Raises `OverflowError`, `ValueError` or `TypeError` for what has none."""
         body = self._encoder.encode(message)
+        return _HEADER.pack(len(body)) + body
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send what `pack` made; waits while the other side takes nothing. Raises `ChannelClosed`."""
         try:
             with self._lock:
-                self._sock.sendall(_HEADER.pack(len(body)) + body)
+                self._sock.sendall(frame)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 

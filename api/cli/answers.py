@@ -48,6 +48,7 @@ def print_answer(pieces: Generator[str, None, None]) -> str:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
     finally:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        if text:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
     return text

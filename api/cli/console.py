@@ -24,7 +24,10 @@ def console(stream: IO[str] | None = None) -> Console:
 
 def say(text: str = "", *, style: str = "") -> None:
     """Print a text to standard output; long lines are left to the terminal."""
-    console().print(text, style=style, soft_wrap=True)
+    if style:
+        console().print(text, style=style, soft_wrap=True)
+    else:
+        print(text, flush=True)
 
 
 def complain(text: str) -> None:

@@ -46,9 +46,11 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit code: 0 done, 1 not done, 2 not understood, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
-    args = _overview().parse_args(words[:1])
+    args = _overview().parse_args(words[:1] or ["--help"])
     try:
-        return command(args.command).run(parser_of(args.command).parse_args(words[1:]))
+        code = command(args.command).run(parser_of(args.command).parse_args(words[1:]))
+        sys.stdout.flush()
+        return code
     except (CliError, SettingsError, LogError) as error:
         complain(f"cuebook {args.command}: {error}")
         return 1

@@ -1,0 +1,79 @@
+"""The entry point: every command explains itself, and nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from support.command import PROGRAM, Cuebook, environment
+
+from api.cli.main import COMMANDS
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Cuebook:
+    """Commands with an empty home and no node."""
+    return Cuebook(tmp_path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(alone: Cuebook, name: str) -> None:
+    shown = alone(name, "--help")
+    assert shown.code == 0
+    assert shown.out.startswith(f"usage: cuebook {name}")
+    assert "--home" in shown.out or "{" in shown.out or "..." in shown.out
+
+
+def test_overview_names_every_command(alone: Cuebook) -> None:
+    shown = alone("--help")
+    assert shown.code == 0
+    for name, summary in COMMANDS.items():
+        assert name in shown.out
+        assert summary in shown.out
+    assert alone().out == shown.out
+
+
+def test_version_is_that_of_the_distribution(alone: Cuebook) -> None:
+    assert alone("--version").out.strip() == f"cuebook {version('cuebook')}"
+
+
+def test_what_is_not_understood_is_code_2(alone: Cuebook) -> None:
+    for words in (["perform"], ["place"], ["replay"], ["replay", "how"], ["serve", "--port", "many"]):
+        done = alone(*words)
+        assert done.code == 2, words
+        assert "error:" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["models"], ["place", "tiny"], ["chat", "-m", "hello"], ["chat", "tiny", "-m", "hello"]],
+)
+def test_without_a_node_the_sentence_says_how_to_start_one(alone: Cuebook, words: list[str]) -> None:
+    done = alone(*words)
+    assert done.code == 1
+    assert "No node answers at http://127.0.0.1:1" in done.err
+    assert "cuebook serve" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("words", [["replay", "timeline"], ["replay", "verify"], ["browse"]])
+def test_without_a_log_the_sentence_says_so(alone: Cuebook, words: list[str]) -> None:
+    done = alone(*words)
+    assert done.code == 1
+    assert "log.db" in done.err
+    assert "node" in done.err
+
+
+def test_a_reader_that_has_enough_is_no_error(cuebook: Cuebook) -> None:
+    piped = subprocess.run(
+        ["bash", "-c", f"{' '.join(PROGRAM)} replay timeline | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        env=environment(home=cuebook.home),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert piped.stdout.splitlines()[-1] == "0"
+    assert piped.stderr == ""
