@@ -81,6 +81,10 @@ class Address:
         """Send and forget. Raises MailboxFull; where no actor is there, the message is a dead letter."""
         self._mailbox.put(Letter(message))
 
+    def tell_system(self, message: Any) -> None:
+        """Tell past the bound and what waits: for news that must not be refused. Dropped where no one is."""
+        self._mailbox.put_system(message)
+
     def ask(self, message: Any, timeout: float) -> Any:
         """Send and wait up to ``timeout`` seconds for the answer.
 

@@ -1,84 +1,187 @@
-"""The master: runs the decider over commands and reports, and reconciles what is wanted with what is so.
+"""The master: where commands are decided, or passed on to where they are.
 
-It decides on its own state, which is ahead of the log by what the journal has yet to commit; so the next
-decision need not wait for the last one's fsync. Answers go out after the commit. If a commit fails, the
+Every node has one. The journal says which of them leads. The leading one runs the decider and reconciles
+what is wanted with what is so; the others pass commands on to it and answer when the decision has come with
+the log. A command that nobody can decide now waits, for a while, for a leader.
+
+The leader decides on its own state, which is ahead of the log by what the journal has yet to commit; so the
+next decision need not wait for the last one's fsync. Answers go out after the commit. If a commit fails, the
 journal and the master both restart from the log.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from actors import decider
 from actors.actor import Actor
 from actors.address import Address
 from actors.clock import Timer
 from actors.deferred import Deferred
-from actors.journal import Append, Flush
-from actors.refusal import Rejected
+from actors.journal import Append, Flush, Follow, Lead, Masterless, WhoLeads
+from actors.refusal import Rejected, Stopped
+from actors.remote import decode_answer, encode_command
 from actors.replica import Paths
+from actors.router import Forward, PeerDown, PeerUp
 from events import commands as cmd
 from events.base import Command, Event, Report
 from events.commands import Facts, Policy
+from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed, Draft
 from events.values import Cause
 from projections.evolve import apply
 from projections.snapshot import load_state
+from projections.state import ClusterState
 
 FLUSH_TIMEOUT_S = 60.0
-MAX_IN_FLIGHT = 4096
-"""Decisions on their way to the disk at which the master waits for it: fewer than the journal's mailbox
-holds, so that a slow disk fills the master's own mailbox, whose senders are then told."""
+PATIENCE_S = 25.0
+"""Seconds that a command waits for a leader and for its answer."""
+RESEND_S = 1.0
+"""Seconds after which a command that another master could not take is sent again."""
+NODE_GRACE_S = 1.5
+"""Seconds that a node may be out of reach before what it runs is placed elsewhere."""
 
 
 class Wake(NamedTuple):
     """A deadline is due: reconcile."""
 
 
-class Master(Actor):
-    """The one decider of a cluster. Ask it any `events.commands` command; the answer is its Committed.
+class _Answered(NamedTuple):
+    """The leader's word on a command that was passed on."""
 
-    A rejected command raises `Rejected`; a report that changes nothing answers None.
+    command_id: str
+    reply: Deferred[bytes]
+
+
+class _Resend(NamedTuple):
+    """Pass on again what has no answer yet."""
+
+
+class _Missing(NamedTuple):
+    """A node's grace is over."""
+
+    node_id: str
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A command that is decided elsewhere, or will be."""
+
+    command: Command
+    reply: Deferred[Committed | None]
+    until: float
+
+
+class _Pending(NamedTuple):
+    """A command that is decided here and on its way to the disk."""
+
+    command: Command
+    reply: Deferred[Committed]
+
+
+class Master(Actor):
+    """One for each node. Ask it any `events.commands` command; the answer is its Committed.
+
+    A rejected command raises `Rejected`; a report that changes nothing answers None. Without a leader the
+    answer is `Stopped` after `PATIENCE_S`.
     """
 
     def __init__(
-        self, node_id: str, incarnation: str, journal: Address, paths: Paths, policy: Policy
+        self,
+        node_id: str,
+        incarnation: str,
+        journal: Address,
+        router: Address,
+        paths: Paths,
+        feed: CommitFeed,
+        policy: Policy,
     ) -> None:
         super().__init__()
         self._node_id = node_id
         self._incarnation = incarnation
         self._journal = journal
+        self._router = router
         self._paths = paths
+        self._feed = feed
         self._policy = policy
+        self._state: ClusterState | None = None
+        self._leader = ""
+        self._peers: set[str] = set()
         self._in_flight: dict[str, _Pending] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._timer: Timer | None = None
 
     def started(self) -> None:
-        """Rebuild the state from the log, then take office in a new epoch if this process has not yet."""
-        self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+        """Learn who leads, and follow the log."""
         self._reader = self._paths.reader()
-        self._state = load_state(self._reader, self._paths.snapshots)
-        start = cmd.StartEpoch(
-            command_id=f"epoch-{self._incarnation}", node_id=self._node_id, incarnation=self._incarnation
-        )
-        if self._reader.decision_of(start.command_id) is None:
-            self._decide(start, epoch=self._state.epoch + 1)
-        self._reconcile()
+        self._subscription = self._feed.subscribe(self._reader.last_decision(), self.mailbox.put_system)
+        self._take_role(self._journal.ask(WhoLeads(), FLUSH_TIMEOUT_S))
 
     def stopping(self) -> None:
-        """Close the file."""
+        """Leave the feed and close the file."""
+        self._subscription.close()
         self._reader.close()
 
     def receive(self, message: Any) -> Any:
-        """Decide a command, or reconcile when woken."""
-        if isinstance(message, Wake):
-            self._reconcile()
-            return None
-        return self._answer(message)
+        """Take a command, a change of the leader, the log's growth, or a timer."""
+        match message:
+            case Command():
+                return self._answer(message)
+            case Lead() | Follow() | Masterless():
+                self._take_role(message)
+            case PeerUp():
+                self._peers.add(message.peer.node_id)
+            case PeerDown():
+                self._peers.discard(message.node_id)
+                self.after(NODE_GRACE_S, _Missing(message.node_id))
+            case _Missing():
+                self._report_missing(message.node_id)
+            case _Answered():
+                self._answered(message)
+            case _Resend():
+                self._resend()
+            case Wake():
+                self._reconcile()
+            case _:
+                self._learn(message)
+        return None
 
-    def _answer(self, command: Command) -> Deferred[Committed] | Committed | None:
+    # Roles
+
+    def _take_role(self, role: Lead | Follow | Masterless) -> None:
+        if isinstance(role, Lead):
+            self._lead(role.epoch)
+        else:
+            self._state = None
+            self._leader = role.leader if isinstance(role, Follow) else ""
+        for waiting in list(self._waiting.values()):
+            self._pass_on(waiting)
+
+    def _lead(self, epoch: int) -> None:
+        """Rebuild the state from the log and take office, once in this term."""
+        self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+        self._leader = ""
+        self._state = load_state(self._reader, self._paths.snapshots)
+        if self._state.epoch < epoch:
+            start = cmd.StartEpoch(
+                command_id=f"epoch-{epoch}-{self._node_id}-{self._incarnation}",
+                node_id=self._node_id,
+                incarnation=self._incarnation,
+            )
+            self._decide(self._state, start, epoch=epoch)
+        for node_id in list(self._state.nodes):
+            self.after(NODE_GRACE_S, _Missing(node_id))
+        self._reconcile()
+
+    # Commands
+
+    def _answer(self, command: Command) -> Deferred[Committed] | Deferred[Committed | None] | Committed | None:
         pending = self._in_flight.get(command.command_id)
         if pending is not None:
             _check_same(pending.command, command, "which is being decided")
@@ -86,25 +189,32 @@ class Master(Actor):
         first = self._reader.decision_of(command.command_id)
         if first is not None:
             return _repeat(first, command)
-        reply = self._decide(command, epoch=self._state.epoch)
+        if self._state is None:
+            return self._hand_over(command)
+        reply = self._decide(self._state, command, epoch=self._state.epoch)
         self._reconcile()
         return reply
 
-    def _decide(self, command: Command, *, epoch: int) -> Deferred[Committed] | None:
+    def _decide(self, state: ClusterState, command: Command, *, epoch: int) -> Deferred[Committed] | None:
         """Decide and send to the journal. The state is moved on at once, see the module's docstring."""
         facts = Facts(now=self.clock.now(), seed=secrets.token_hex(12), epoch=epoch, node_id=self._node_id)
         rejection: Cause | None = None
         events: list[Event] = []
         try:
-            events = decider.decide(self._state, command, facts)
+            events = decider.decide(state, command, facts)
         except Rejected as refusal:
             rejection = refusal.cause
         if isinstance(command, Report) and not events and rejection is None:
             return None
-        return self._append(command, facts, events, rejection)
+        return self._append(state, command, facts, events, rejection)
 
     def _append(
-        self, command: Command, facts: Facts, events: list[Event], rejection: Cause | None
+        self,
+        state: ClusterState,
+        command: Command,
+        facts: Facts,
+        events: list[Event],
+        rejection: Cause | None,
     ) -> Deferred[Committed]:
         draft = Draft(
             command=command,
@@ -114,48 +224,135 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
-        if len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))
-        self._journal.tell(Append(draft, self._state.seq, reply))
+        self._journal.tell(Append(draft, state.seq, reply))
         for event in events:
-            apply(self._state, self._state.seq + 1, facts.epoch, facts.now, event)
+            apply(state, state.seq + 1, facts.epoch, facts.now, event)
         return reply
+
+    # Commands for another master
+
+    def _hand_over(self, command: Command) -> Deferred[Committed | None]:
+        waiting = self._waiting.get(command.command_id)
+        if waiting is None:
+            reply = Deferred[Committed | None]()
+            waiting = _Waiting(command, reply, self.clock.monotonic() + PATIENCE_S)
+            if not self._waiting:
+                self.after(RESEND_S, _Resend())
+            self._waiting[command.command_id] = waiting
+            self._pass_on(waiting)
+        else:
+            _check_same(waiting.command, command, "which is being decided")
+        return waiting.reply
+
+    def _pass_on(self, waiting: _Waiting) -> None:
+        """To the leader, or to our own decider where that is us by now; else it waits for a leader."""
+        command = waiting.command
+        if self._state is not None:
+            self._waiting.pop(command.command_id, None)
+            self._settle_here(waiting)
+        elif self._leader:
+            reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
+            reply.add_done_callback(lambda done: self.mailbox.put_system(_Answered(command.command_id, done)))
+
+    def _settle_here(self, waiting: _Waiting) -> None:
+        try:
+            answer = self._answer(waiting.command)
+        except Rejected as refusal:
+            waiting.reply.fail(refusal)
+            return
+        if not isinstance(answer, Deferred):
+            waiting.reply.resolve(answer)
+            return
+
+        def settle(done: Deferred[Any]) -> None:
+            waiting.reply.resolve(done.get()) if done.error is None else waiting.reply.fail(done.error)
+
+        answer.add_done_callback(settle)
+
+    def _answered(self, message: _Answered) -> None:
+        waiting = self._waiting.get(message.command_id)
+        if waiting is None or message.reply.error is not None:
+            return  # settled by the log meanwhile, or the link broke: it is sent again
+        answer = decode_answer(message.reply.get())
+        if answer.outcome == "nothing":
+            del self._waiting[message.command_id]
+            waiting.reply.resolve(None)
+        elif answer.outcome == "rejected" and answer.cause is not None:
+            del self._waiting[message.command_id]
+            waiting.reply.fail(Rejected(answer.cause))
+
+    def _learn(self, committed: Sequence[Committed]) -> None:
+        """The log has grown: what was passed on and is in it now is answered."""
+        for decision in committed:
+            waiting = self._waiting.pop(decision.command_id, None)
+            if waiting is None:
+                continue
+            if decision.rejection is not None:
+                waiting.reply.fail(Rejected(decision.rejection))
+            else:
+                waiting.reply.resolve(decision)
+
+    def _resend(self) -> None:
+        now = self.clock.monotonic()
+        for command_id, waiting in list(self._waiting.items()):
+            if waiting.until <= now:
+                del self._waiting[command_id]
+                waiting.reply.fail(Stopped("the cluster", "has no master that answers"))
+            else:
+                self._pass_on(waiting)
+        if self._waiting:
+            self.after(RESEND_S, _Resend())
+
+    # Reconciliation
+
+    def _report_missing(self, node_id: str) -> None:
+        """Take a node that is not there after its grace as lost."""
+        state = self._state
+        node = state.nodes.get(node_id) if state is not None else None
+        if state is None or node is None or not node.up or node_id in (self._node_id, *self._peers):
+            return
+        report = cmd.ReportNodeLost(
+            command_id=fresh("report"),
+            origin=self._node_id,
+            node_id=node_id,
+            incarnation=node.incarnation,
+            cause=Cause(code="node_lost", message=f"Node {node_id} has not been heard for {NODE_GRACE_S:g} s."),
+            policy=self._policy,
+        )
+        self._decide(state, report, epoch=state.epoch)
+        self._reconcile()
 
     def _reconcile(self) -> None:
         """Place every waiting instance that is due, then sleep until the next one is."""
-        while (instance_id := self._due()) is not None:
+        state = self._state
+        if state is None:
+            return
+        while (instance_id := self._due(state)) is not None:
             command = cmd.ReconcileInstance(
                 command_id=fresh("reconcile"), instance_id=instance_id, policy=self._policy
             )
-            self._decide(command, epoch=self._state.epoch)
-        self._sleep()
+            self._decide(state, command, epoch=state.epoch)
+        self._sleep(state)
 
-    def _due(self) -> str | None:
-        if not any(node.up for node in self._state.nodes.values()):
+    def _due(self, state: ClusterState) -> str | None:
+        if not any(node.up for node in state.nodes.values()):
             return None
         now = self.clock.now()
-        for instance in self._state.instances.values():
+        for instance in state.instances.values():
             if instance.status == "waiting" and instance.retry_at <= now:
                 return instance.instance_id
         return None
 
-    def _sleep(self) -> None:
+    def _sleep(self, state: ClusterState) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting = [i.retry_at for i in self._state.instances.values() if i.status == "waiting"]
-        if waiting and any(node.up for node in self._state.nodes.values()):
+        waiting = [i.retry_at for i in state.instances.values() if i.status == "waiting"]
+        if waiting and any(node.up for node in state.nodes.values()):
             self._timer = self.after(max(0.0, min(waiting) - self.clock.now()), Wake())
-
-
-class _Pending(NamedTuple):
-    """A command that is decided and on its way to the disk."""
-
-    command: Command
-    reply: Deferred[Committed]
 
 
 def _repeat(first: Committed, command: Command) -> Committed:

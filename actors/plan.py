@@ -1,6 +1,6 @@
 """`plan`: what a node's worker has to do next, as a pure function of state and of what it did already.
 
-The order is the first seed's: cancel, shut down, create, download, connect, load, warm up, dispatch. Each step is
+The order is the first seed's: cancel, shut down, create, download, connect, load, warm up, dispatch. Each is
 one small function. The worker runs `plan` when the state changed or a deadline is due, never on a tick.
 """
 

@@ -19,7 +19,7 @@ from actors.replica import Paths, fold, follow
 from actors.reporter import Reporter
 from actors.runner_supervisor import Order, RunnerSupervisor, ShutDown
 from actors.settings import Settings
-from actors.streams import PromptShelf, TokenHub
+from actors.streams import PromptFor, PromptShelf, TokenHub
 from actors.supervision import AddChild, ChildSpec
 from engines import wire
 from engines.contract import Prompt
@@ -35,6 +35,8 @@ from projections.state import Task
 logger = logging.getLogger("cuebook.worker")
 
 SHUTDOWN_S = 15.0
+PROMPT_WAIT_S = 10.0
+"""Seconds that a task waits for its prompt from the node that its client is connected to."""
 PREFILL_CHUNK = 1024
 CPU_PREFILL_CHUNK = 128
 """A chunk is one computation that can't be cancelled: on a CPU, 128 tokens take what 1,024 take on a GPU."""
@@ -89,10 +91,12 @@ class Worker(Actor):
         self._view = p.LocalView(node_id=node_id)
         self._supervisors: dict[str, Address] = {}
         self._timer: Timer | None = None
+        self._awaited: dict[str, float] = {}
 
     def started(self) -> None:
         """Rebuild the state, end what an earlier incarnation left running, and follow the log."""
         self._state, self._subscription = follow(self._paths, self._feed, self.mailbox.put_system)
+        self._hub.on_prompt(self._prompt_arrived)
         for runner in self._state.runners.values():
             if runner.node_id == self._node_id and runner.pid:
                 kill_orphan(runner.pid, runner.process_started_at)
@@ -124,6 +128,8 @@ class Worker(Actor):
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
+                    self._hub.unroute(event.task_id)
+                    self._awaited.pop(event.task_id, None)
                     view.dispatched.discard(event.task_id)
                     view.cancelling.discard(event.task_id)
                 elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
@@ -215,6 +221,16 @@ class Worker(Actor):
 
         self._downloader.ask_future(Fetch(step.model)).add_done_callback(taken)
 
+    def connect_runner(self, step: p.ConnectRunner) -> None:
+        """Let it join the ranks of its group."""
+        self._view.runners[step.rank.runner_id].connecting = True
+        connect = wire.Connect(
+            rank=step.rank.rank,
+            hosts=step.hosts,
+            strategy=step.placement.strategy,
+        )
+        self._order(step.rank.runner_id, connect)
+
     def load_model(self, step: p.LoadModel) -> None:
         """Order the load of the rank's layers."""
         self._view.runners[step.runner_id].loading = True
@@ -240,8 +256,10 @@ class Worker(Actor):
     def dispatch(self, step: p.Dispatch) -> None:
         """Hand the prompt to the runner; without its prompt a task can't be served."""
         task = step.task
-        self._view.dispatched.add(task.task_id)
         prompt = self._shelf.take(task.request_id, task.index)
+        if prompt is None and self._may_come(task):
+            return
+        self._view.dispatched.add(task.task_id)
         if prompt is None:
             cause = Cause(
                 code="prompt_lost",
@@ -249,7 +267,23 @@ class Worker(Actor):
             )
             self._report_task(task, cmd.Broken(cause=cause, usage=_NO_TOKENS))
         else:
+            self._hub.route(task.task_id, task.api_node)
             self._order(task.runner_id, _generate(task, prompt))
+
+    def _may_come(self, task: Task) -> bool:
+        """A prompt of another node may be on its way still, for a while."""
+        if task.api_node == self._node_id:
+            return False
+        now = self.clock.monotonic()
+        if task.task_id not in self._awaited:
+            self._awaited[task.task_id] = now + PROMPT_WAIT_S
+            self.after(PROMPT_WAIT_S, _Wake())
+        return now < self._awaited[task.task_id]
+
+    def _prompt_arrived(self, message: PromptFor) -> None:
+        """On the transport's thread."""
+        self._shelf.put_one(message.request_id, message.index, message.prompt)
+        self.mailbox.put_system(_Wake())
 
     # Runners
 
@@ -342,6 +376,7 @@ _DO: dict[type[p.Step], Callable[[Worker, Any], None]] = {
     p.ReportNeverSpawned: Worker.report_never_spawned,
     p.CreateRunner: Worker.create_runner,
     p.FetchModel: Worker.fetch_model,
+    p.ConnectRunner: Worker.connect_runner,
     p.LoadModel: Worker.load_model,
     p.WarmUpRunner: Worker.warm_up_runner,
     p.Dispatch: Worker.dispatch,

@@ -1,0 +1,171 @@
+"""The router: the network edge of a node. It owns the transport and sorts what comes in.
+
+    election, log   to the journal, which keeps the order
+    command         to this node's master, answered when it is committed
+    stream          to the token hub
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from actors.actor import Actor
+from actors.address import Address
+from actors.clock import Timer
+from actors.deferred import Deferred
+from actors.net.transport import STREAM, Peer, Transport
+from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.reporter import Reporter
+from actors.streams import TokenHub
+from actors.remote import decode_command, encode_answer
+from events import commands as cmd
+from events.ids import fresh
+from events.values import LinkReading
+
+LINKS_EVERY_S = 5.0
+"""Seconds between two readings of the links; the log keeps only what changed enough."""
+
+logger = logging.getLogger("cuebook.router")
+
+
+class PeerUp(NamedTuple):
+    """A node is there."""
+
+    peer: Peer
+
+
+class PeerDown(NamedTuple):
+    """A node is not there any more, or can't be reached."""
+
+    node_id: str
+    why: str
+
+
+class FromPeer(NamedTuple):
+    """A message of another node's journal."""
+
+    node_id: str
+    payload: bytes
+
+
+class ToPeer(NamedTuple):
+    """A message for another node's journal."""
+
+    node_id: str
+    payload: bytes
+
+
+class Forward(NamedTuple):
+    """Ask another node's master; answered by the bytes of an `actors.remote.Answer`."""
+
+    node_id: str
+    payload: bytes
+    timeout: float
+
+
+class _Read(NamedTuple):
+    """Time to read the links."""
+
+
+class Router(Actor):
+    """One for each node of a cluster. Implements `actors.net.transport.Handlers`."""
+
+    def __init__(
+        self, me: Peer, transport: Transport, journal: Address, master: Address, hub: TokenHub, reporter: Reporter
+    ) -> None:
+        super().__init__()
+        self._me = me
+        self._transport = transport
+        self._journal = journal
+        self._master = master
+        self._hub = hub
+        self._reporter = reporter
+        self._timer: Timer | None = None
+
+    def started(self) -> None:
+        """Open the network. Raises where the port is taken or the address can't be used."""
+        self._hub.connect(lambda node_id, payload: self._transport.send(node_id, STREAM, payload))
+        self._transport.start(self._me, self)
+        self._timer = self.after(LINKS_EVERY_S, _Read())
+
+    def stopping(self) -> None:
+        """Leave the network."""
+        self._hub.connect(None)
+        self._transport.stop()
+
+    def receive(self, message: Any) -> Any:
+        """Send what this node's actors want sent."""
+        match message:
+            case ToPeer():
+                self._transport.send(message.node_id, "log", message.payload)
+            case Forward():
+                return self._transport.request(message.node_id, "command", message.payload, message.timeout)
+            case _Read():
+                self._read_links()
+            case _:
+                raise TypeError(f"the router takes no {type(message).__name__}")
+        return None
+
+    def _read_links(self) -> None:
+        self._timer = self.after(LINKS_EVERY_S, _Read())
+        links = [
+            LinkReading(
+                node_id=node_id, latency_s=stats.latency_s, bandwidth=stats.bandwidth_bytes_s or 0.0
+            )
+            for node_id, stats in sorted(self._transport.links().items())
+            if stats.latency_s is not None
+        ]
+        self._reporter.send(
+            cmd.ReportLinks(command_id=fresh("report"), origin=self._me.node_id, links=links)
+        )
+
+    # What the transport says, on its own thread
+
+    def peer_up(self, peer: Peer) -> None:
+        """Tell journal and master."""
+        self._hub.link_opened(peer.node_id)
+        self._tell(PeerUp(peer))
+
+    def peer_down(self, node_id: str, why: str) -> None:
+        """Tell journal and master: one may have lost its leader, the other a node."""
+        logger.info("node %s is gone: %s", node_id, why)
+        self._tell(PeerDown(node_id, why))
+
+    def stream_lost(self, node_id: str, why: str) -> None:
+        """What was under way on the stream link is lost; both sides count from the start again."""
+        logger.info("the stream link with node %s broke: %s", node_id, why)
+        self._hub.link_opened(node_id)
+
+    def message(self, node_id: str, topic: str, payload: bytes) -> None:
+        """Sort by topic."""
+        if topic == STREAM:
+            self._hub.arrived(node_id, payload)
+        elif topic == "log":
+            self._journal.tell_system(FromPeer(node_id, payload))
+        else:
+            logger.warning("%s sent something on the unknown topic %r", node_id, topic)
+
+    def request(self, node_id: str, topic: str, payload: bytes) -> Deferred[bytes]:
+        """Have this node's master decide another node's command."""
+        answer = Deferred[bytes]()
+        try:
+            decided = self._master.ask_future(decode_command(payload))
+        except (MailboxFull, Stopped, Rejected) as error:
+            answer.resolve(encode_answer(None, error))
+        else:
+            decided.add_done_callback(
+                lambda done: answer.resolve(encode_answer(done.get() if done.error is None else None, done.error))
+            )
+        return answer
+
+    def _tell(self, message: PeerUp | PeerDown) -> None:
+        self._journal.tell_system(message)
+        self._master.tell_system(message)
+
+    def refused(self, host: str, why: str) -> None:
+        """Put on the record who was turned away."""
+        report = cmd.ReportRefusedPeer(
+            command_id=fresh("report"), origin=self._me.node_id, host=host, reason=why
+        )
+        self._reporter.send(report)
