@@ -20,9 +20,9 @@ from actors.downloader import Describe
 from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.replica import Paths, fold, follow
 from actors.settings import Settings
-from actors.streams import PromptShelf, TokenHub
+from actors.streams import PromptFor, PromptShelf, Said, TokenHub
 from engines.contract import Prompt
-from engines.wire import Admitted, Chunk, Progress
+from engines.wire import Admitted, Chunk, Progress, TaskDone
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Command
@@ -31,7 +31,7 @@ from events.feed import CommitFeed
 from events.ids import fresh
 from events.reader import LogReader
 from events.record import Committed
-from events.values import PlacementSettings, TaskKind
+from events.values import Cause, PlacementSettings, TaskKind
 from projections.state import ClusterState
 
 T = TypeVar("T")
@@ -42,6 +42,10 @@ Item = Admitted | Chunk | TaskEnd
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
 CANCEL_RETRY_S = 0.2
+LAST_TOKENS_S = 5.0
+"""Seconds that the last tokens of another node's answer may come after its end in the log."""
+EARLY_TASKS = 1024
+"""Tasks whose first words are kept though the log does not have them yet."""
 
 logger = logging.getLogger("cuebook.gateway")
 
@@ -147,6 +151,9 @@ class Gateway:
         self._requests: dict[str, Generation] = {}
         self._tasks: dict[str, Generation] = {}
         self._early: dict[str, list[Item]] = {}
+        self._away: dict[str, str] = {}
+        self._drained: set[str] = set()
+        self._held: dict[str, ev.TaskFinished] = {}
         self._waiters: set[Callable[[], None]] = set()
 
     async def open(self) -> None:
@@ -155,7 +162,7 @@ class Gateway:
         self.state, self._subscription = await asyncio.to_thread(
             follow, self._paths, self._feed, self._arrived
         )
-        self._hub.attach(self._arrived)
+        self._hub.attach(self._arrived, self._arrived)
 
     def close(self) -> None:
         """Follow no more."""
@@ -216,6 +223,7 @@ class Gateway:
             kind=kind,
             count=count,
             sampling=sampling,
+            api_node=self.node_id,
         )
         try:
             await self.ask(command)
@@ -274,8 +282,11 @@ class Gateway:
 
     # What arrives
 
-    def _arrived(self, item: Sequence[Committed] | Admitted | Progress) -> None:
-        """On any thread: queue, and wake the loop once for all that comes until it looks."""
+    def _arrived(self, item: Sequence[Committed] | Said | str) -> None:
+        """On any thread: queue, and wake the loop once for all that comes until it looks.
+
+        A string is a node whose tokens went missing.
+        """
         self._inbox.append(item)
         if not self._scheduled:
             self._scheduled = True
@@ -292,6 +303,10 @@ class Gateway:
                     self._deliver(chunk.task_id, chunk)
             elif isinstance(item, Admitted):
                 self._deliver(item.task_id, item)
+            elif isinstance(item, TaskDone):
+                self._all_said(item.task_id)
+            elif isinstance(item, str):
+                self._lost(item)
             else:
                 self._learn(item)
 
@@ -299,16 +314,14 @@ class Gateway:
         generation = self._tasks.get(task_id)
         if generation is not None:
             generation.put(task_id, item)
-        else:
+        elif task_id not in self.state.tasks:
             # A runner can be quicker than the feed; its first words wait for the task to appear.
             self._early.setdefault(task_id, []).append(item)
+            if len(self._early) > EARLY_TASKS:
+                del self._early[next(iter(self._early))]
 
     def _learn(self, committed: Sequence[Committed]) -> None:
-        """Fold, and tell the generations.
-
-        A runner can be quicker than the feed, but only by the decision that is being delivered: what is still
-        early after that is of tasks that have ended.
-        """
+        """Fold, and tell the generations."""
         fold(self.state, committed)
         for decision in committed:
             for recorded in decision.events:
@@ -317,7 +330,6 @@ class Gateway:
                     self._task_created(event)
                 elif isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
                     self._task_ended(event)
-        self._early.clear()
         for look in list(self._waiters):
             look()
 
@@ -327,11 +339,53 @@ class Gateway:
         if generation is None:
             return  # of an API that is no more
         self._tasks[event.task_id] = generation
+        self._send_prompt(event)
         generation.created(event)
         for item in early:
             generation.put(event.task_id, item)
 
+    def _send_prompt(self, event: ev.TaskCreated) -> None:
+        """Where the runner is on another node, its prompt goes there."""
+        node_id = self.state.runners[event.runner_id].node_id
+        if node_id == self.node_id:
+            return
+        self._away[event.task_id] = node_id
+        prompt = self._shelf.take(event.request_id, event.index)
+        if prompt is not None:
+            self._hub.ship(node_id, PromptFor(event.request_id, event.index, prompt))
+
     def _task_ended(self, event: TaskEnd) -> None:
+        """A task that ended well on another node ends here when all its tokens have come, too."""
+        if isinstance(event, ev.TaskFinished) and event.task_id in self._away.keys() - self._drained:
+            self._held[event.task_id] = event
+            self._loop.call_later(LAST_TOKENS_S, self._give_up, event.task_id)
+        else:
+            self._end(event)
+
+    def _all_said(self, task_id: str) -> None:
+        held = self._held.pop(task_id, None)
+        if held is not None:
+            self._end(held)
+        elif task_id in self._away:
+            self._drained.add(task_id)
+
+    def _give_up(self, task_id: str) -> None:
+        held = self._held.pop(task_id, None)
+        if held is not None:
+            message = "The answer was complete, and its last tokens were lost between two nodes. Ask again."
+            cause = Cause(code="tokens_lost", message=message)
+            self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=held.usage))
+
+    def _lost(self, node_id: str) -> None:
+        """Tokens of a node went missing: a text with a hole is no answer."""
+        hurt = [task_id for task_id, away in self._away.items() if away == node_id and task_id in self._tasks]
+        if hurt:
+            self.cancel(hurt, f"tokens were lost on the way from node {node_id}")
+
+    def _end(self, event: TaskEnd) -> None:
+        self._early.pop(event.task_id, None)
+        self._away.pop(event.task_id, None)
+        self._drained.discard(event.task_id)
         generation = self._tasks.pop(event.task_id, None)
         if generation is not None:
             self._shelf.take(generation.request_id, generation.index(event.task_id))

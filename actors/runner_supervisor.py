@@ -174,6 +174,9 @@ class RunnerSupervisor(Actor):
                         self._hub.publish(message)
                 elif isinstance(message, wire.Admitted):
                     self._hub.publish(message)
+                elif isinstance(message, wire.TaskDone):
+                    self._hub.publish(message)
+                    self.mailbox.put_system(message)
                 else:
                     self.mailbox.put_system(message)
         except ChannelClosed:
