@@ -1,7 +1,7 @@
 """Whom to dial, where and when: what is known of nodes that have no link yet. Pure; the caller has the time.
 
 Of two nodes the one with the smaller id dials. A dial that fails is tried again after a jittered, growing
-pause, at once where the node announces itself anew; a refused one waits long, since nothing changes by itself.
+pause, at once where the node announces itself anew; a refused one waits long: nothing changes by itself.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class AddressBook:
         return found
 
     def places(self, node_id: str) -> list[tuple[str, int]]:
-        """Where the node may be, the likeliest first."""
+        """Where the node may be, the likeliest first; IPv4 first, as the address that everybody can use."""
         node = self._nodes.get(node_id)
-        return list(node.places) if node else []
+        return sorted(node.places, key=lambda place: ":" in place[0]) if node else []
 
     def failed(self, node_id: str, now: float, *, refused: bool = False) -> int:
         """A dial failed everywhere. Returns how many did in a row."""
@@ -108,7 +108,7 @@ class AddressBook:
 
 
 def sharable(addresses: Iterable[Address], host: str) -> list[Address]:
-    """Those of ``addresses`` that mean the same to a peer at ``host``: not this machine's own, no scoped ones."""
+    """Those of ``addresses`` that mean the same to a peer at ``host``: no loopback, none with a scope."""
     return [
         address
         for address in addresses

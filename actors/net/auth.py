@@ -1,8 +1,8 @@
 """Who may join: nobody but this machine, whoever has the secret, or whoever has a certificate.
 
 - *open*: no proof and no encryption; the mesh then binds loopback only.
-- *secret*: every process makes a self-signed certificate for TLS. In the greeting each side proves with an HMAC
-  that it has the secret, over everything that was said and the fingerprint of the acceptor's certificate
+- *secret*: every process makes a self-signed certificate for TLS. In the greeting each side proves with an
+  HMAC that it has the secret, over everything that was said and the fingerprint of the acceptor's certificate
   (the channel binding ``tls-server-end-point`` of RFC 5929), so that nobody can sit in between. The dialer
   proves first: who merely connects learns nothing to guess at. The key is stretched with scrypt (RFC 7914).
 - *certificates*: mutual TLS with a certificate authority of the cluster. The node id must be the common name

@@ -76,12 +76,14 @@ class BeaconSockets:
         with socket.socket(interface.family, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             if interface.family == socket.AF_INET:
-                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface.address))
+                sender.setsockopt(
+                    socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface.address)
+                )
                 sender.bind((interface.address, 0))
                 sender.sendto(data, (GROUP_V4, self._port))
             else:
-                sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.index)
-                sender.sendto(data, (GROUP_V6, self._port, 0, interface.index))
+                sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.number)
+                sender.sendto(data, (GROUP_V6, self._port, 0, interface.number))
 
     def close(self) -> None:
         """Free the sockets."""
@@ -103,7 +105,7 @@ class BeaconListener(asyncio.DatagramProtocol):
 
 
 def _receiver(family: socket.AddressFamily, port: int) -> socket.socket | None:
-    """A socket on the port, shared with the other nodes of this machine; None where the machine lacks IPv6."""
+    """A socket on the port, shared with the machine's other nodes; None where the machine lacks IPv6."""
     try:
         receiver = socket.socket(family, socket.SOCK_DGRAM)
     except OSError:
@@ -127,5 +129,5 @@ def _membership(interface: Interface) -> tuple[int, int, bytes]:
     if interface.family == socket.AF_INET:
         request = socket.inet_aton(GROUP_V4) + socket.inet_aton(interface.address)
         return socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request
-    group = socket.inet_pton(socket.AF_INET6, GROUP_V6) + struct.pack("@I", interface.index)
+    group = socket.inet_pton(socket.AF_INET6, GROUP_V6) + struct.pack("@I", interface.number)
     return socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group

@@ -37,7 +37,7 @@ class Address(Struct, frozen=True, array_like=True):
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The dialer's opening. ``life`` is the same for the two links of a pair, ``process`` for all links of a run."""
+    """The dialer's opening. ``life`` is one for both links of a pair, ``process`` for all links of a run."""
 
     protocol: int
     process: str

@@ -57,7 +57,7 @@ async def greet(channel: Channel, terms: Terms, own: Security, lane: Lane, life:
 
 
 async def answer_greeting(
-    channel: Channel, terms: Terms, own: Security, known: Callable[[], list[Address]]
+    channel: Channel, terms: Terms, own: Security, known: Callable[[str], list[Address]]
 ) -> Greeted:
     """The acceptor's side. Raises `Refused`, ConnectionError or TimeoutError."""
     async with asyncio.timeout(GREETING_S):
@@ -85,12 +85,14 @@ async def _greet(channel: Channel, terms: Terms, own: Security, lane: Lane, life
 
 
 async def _answer(
-    channel: Channel, terms: Terms, own: Security, known: Callable[[], list[Address]]
+    channel: Channel, terms: Terms, own: Security, known: Callable[[str], list[Address]]
 ) -> Greeted:
     said = await channel.receive()
     hello = _expect(Hello, said)
     challenge = pack(
-        Challenge(PROTOCOL, terms.process, tag_of(terms.cluster), terms.mode, terms.me, secrets.token_bytes(32))
+        Challenge(
+            PROTOCOL, terms.process, tag_of(terms.cluster), terms.mode, terms.me, secrets.token_bytes(32)
+        )
     )
     _check(terms, hello, channel)
     await channel.send(challenge)
@@ -98,7 +100,7 @@ async def _answer(
     if not own.accepts(proof.mac, Side.DIALER, (said, challenge), own.fingerprint):
         raise Refused(no_secret(hello.peer, terms.cluster))
     mac = own.prove(Side.ACCEPTOR, (said, challenge), own.fingerprint)
-    await channel.send(pack(Welcome(mac, known())))
+    await channel.send(pack(Welcome(mac, known(channel.host))))
     return Greeted(_at(hello.peer, channel.host, hello.peer.port), hello.lane, hello.life, [])
 
 

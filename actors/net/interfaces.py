@@ -9,10 +9,10 @@ import ifaddr
 
 
 class Interface(NamedTuple):
-    """One address of one interface. ``index`` is the kernel's number of the interface."""
+    """One address of one interface. ``number`` is the kernel's number of the interface."""
 
     name: str
-    index: int
+    number: int
     address: str
     family: socket.AddressFamily
 
@@ -27,13 +27,13 @@ def interfaces() -> list[Interface]:
     found: list[Interface] = []
     for adapter in ifaddr.get_adapters():
         for ip in adapter.ips:
-            index = cast(int, adapter.index or 0)
+            number = adapter.index or 0
             if ip.is_IPv4:
-                found.append(Interface(adapter.name, index, cast(str, ip.ip), socket.AF_INET))
+                found.append(Interface(adapter.name, number, cast(str, ip.ip), socket.AF_INET))
                 continue
             address = ip.ip[0]
             if address.startswith("fe80") or address == "::1":
-                found.append(Interface(adapter.name, index, address, socket.AF_INET6))
+                found.append(Interface(adapter.name, number, address, socket.AF_INET6))
     return found
 
 

@@ -27,7 +27,7 @@ class LinkOwner(Protocol):
         """A heart-beat came back."""
         ...
 
-    def bandwidth(self, link: Link, bytes_a_second: float) -> None:
+    def bandwidth(self, bytes_a_second: float) -> None:
         """The probe was measured, by this side or the other."""
         ...
 
@@ -41,6 +41,8 @@ class Link:
 
     def __init__(self, channel: Channel, new_outbox: Callable[[Callable[[], object]], Outbox]) -> None:
         self.heard = time.monotonic()
+        self.ended_at = 0.0
+        self._gone = asyncio.Event()
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._waiting = asyncio.Event()
@@ -71,16 +73,18 @@ class Link:
         """Break the link at once; the owner is told before this returns."""
         if self._why:
             return
-        self._why = why
+        self._why, self.ended_at = why, time.monotonic()
         self.outbox.close()
         self._channel.abort()
         for task in self._tasks:
             task.cancel()
+        self._gone.set()
         if self._owner is not None:
             self._owner.ended(self, why)
 
     async def closed(self) -> None:
-        """Wait until the tasks are gone and the socket is free."""
+        """Wait until the link has ended, its tasks are gone and its socket is free."""
+        await self._gone.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._channel.close()
 
@@ -125,7 +129,7 @@ class Link:
             case FrameKind.PROBE | FrameKind.PROBE_END:
                 self._measure(owner, kind, len(body))
             case FrameKind.PROBED:
-                owner.bandwidth(self, _number(body))
+                owner.bandwidth(_number(body))
             case FrameKind.BYE:
                 self.end("it left the cluster")
             case _:
@@ -142,7 +146,7 @@ class Link:
             speed = sofar / max(self.heard - begun, 1e-6)
             self._probe = None
             self.outbox.put_first(frame(FrameKind.PROBED, _STAMP.pack(speed)))
-            owner.bandwidth(self, speed)
+            owner.bandwidth(speed)
 
 
 def _number(body: bytes) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from actors.net.channel import MAX_FRAME, PATH, Channel
+from actors.net.dialling import tls_refusal
 from actors.net.handshake import GREETING_S
 from actors.net.interfaces import with_scope
 from actors.net.transport import TransportError
@@ -71,13 +72,15 @@ class Listener:
                 self._server, connection, ssl=self._tls, ssl_handshake_timeout=limit
             )
         except ssl.SSLError as error:
-            self._failed(host, f"a node there failed to prove itself over TLS ({error.reason or error})")
+            self._failed(host, tls_refusal(error))
         except OSError:
             connection.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != PATH:
-            return web.Response(status=404, text="This is the port by which Cuebook's nodes reach one another.\n")
+            return web.Response(
+                status=404, text="This is the port by which Cuebook's nodes reach one another.\n"
+            )
         ws = web.WebSocketResponse(compress=False, max_msg_size=MAX_FRAME, timeout=1.0)
         await ws.prepare(request)
         peername = request.transport.get_extra_info("peername") if request.transport else None
@@ -99,7 +102,7 @@ def listen(hosts: list[str], port: int) -> list[socket.socket]:
             made.close()
         if error.errno == errno.EADDRINUSE:
             raise TransportError(
-                f"The mesh port {port} is in use on this machine; stop the other node or set another mesh port."
+                f"The mesh port {port} is in use on this machine; stop the other node or set another port."
             ) from error
         raise TransportError(f"The mesh can't listen on {hosts} port {port}: {error}.") from error
     if not sockets:
@@ -126,7 +129,7 @@ def _listen(host: str, port: int) -> socket.socket | None:
         made.listen(_BACKLOG)
     except OSError as error:
         made.close()
-        if host == "::" and error.errno == errno.EADDRNOTAVAIL:
+        if host in ("::", "::1") and error.errno == errno.EADDRNOTAVAIL:
             return None
         raise
     return made

@@ -31,6 +31,7 @@ class Outbox:
         self._bytes = 0
         self._cut = 0  # how many bytes of the first record are sent
         self._awake = False
+        self._last: bytes | None = None
         self._closed = False
         self.overflowed = False
 
@@ -60,14 +61,25 @@ class Outbox:
         if rouse:
             self._wake()
 
+    def put_last(self, ready: bytes) -> None:
+        """Send the frame ``ready`` after everything that is queued, and take nothing more."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed, self._last = True, ready
+            rouse, self._awake = not self._awake, True
+        if rouse:
+            self._wake()
+
     def next_frame(self) -> bytes | None:
         """The next frame to send, or None: then ``wake`` will say when there is one."""
         with self._lock:
             if self._urgent:
                 return self._urgent.popleft()
             if not self._records:
-                self._awake = False
-                return None
+                last, self._last = self._last, None
+                self._awake = last is not None
+                return last
             if len(self._records[0]) > FRAME_BYTES:
                 return self._slice()
             return self._batch()
@@ -77,13 +89,14 @@ class Outbox:
         with self._lock:
             self._closed = True
             self._records.clear()
+            self._last = None
             self._urgent.clear()
             self._bytes = self._cut = 0
 
     @property
     def empty(self) -> bool:
         """True where nothing waits."""
-        return not self._records and not self._urgent
+        return not self._records and not self._urgent and self._last is None
 
     def _full(self, record: bytes) -> bool:
         max_messages, max_bytes = self._limits

@@ -1,0 +1,39 @@
+"""Refused links, told to people once in a while and not with every try."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+AGAIN_S = 600.0
+"""Seconds in which the same refusal isn't told again."""
+_MAX_REMEMBERED = 1_000
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Makes a sentence of each refusal and passes it on."""
+
+    def __init__(
+        self, refused: Callable[[str, str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._refused = refused
+        self._now = now
+        self._told: dict[tuple[str, str], float] = {}
+
+    def tell(self, host: str, why: str, *, by_peer: bool = False) -> None:
+        """``by_peer``: the other side minded, and ``why`` is what it said about this node."""
+        subject = "There this node is refused" if by_peer else "No link"
+        sentence = f"{subject}: {why[:1_000]}"
+        key, now = (host, sentence), self._now()
+        if now - self._told.get(key, -AGAIN_S) < AGAIN_S:
+            return
+        if len(self._told) >= _MAX_REMEMBERED:
+            self._told.clear()
+        self._told[key] = now
+        try:
+            self._refused(host, sentence)
+        except Exception:
+            logger.exception("A handler of the mesh failed")
