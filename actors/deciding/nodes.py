@@ -20,7 +20,7 @@ MATERIAL_SHARE = 10
 
 def start_epoch(state: ClusterState, command: cmd.StartEpoch, facts: Facts) -> list[Event]:
     """Begin the next term. Its number is the one that the master already works under."""
-    if facts.epoch != state.epoch + 1:
+    if facts.epoch <= state.epoch:
         raise Rejected(
             Cause(
                 code="stale_epoch",
@@ -100,6 +100,19 @@ def links(state: ClusterState, command: cmd.ReportLinks, facts: Facts) -> list[E
 
 def _differs(known: float, measured: float) -> bool:
     return measured > LINK_FACTOR * known or known > LINK_FACTOR * measured
+
+
+def branch(state: ClusterState, command: cmd.ReportBranch, facts: Facts) -> list[Event]:  # noqa: ARG001
+    """Record what the losing side of a partition gave up."""
+    return [
+        ev.BranchRejected(
+            node_id=command.origin,
+            fork=command.fork,
+            winner=command.winner,
+            reason=command.reason,
+            command_ids=command.command_ids,
+        )
+    ]
 
 
 def refused_peer(state: ClusterState, command: cmd.ReportRefusedPeer, facts: Facts) -> list[Event]:  # noqa: ARG001
