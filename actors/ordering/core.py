@@ -297,13 +297,16 @@ class Core:
 
     def _lead(self, at_least: int = 0) -> None:
         """Take office in an epoch beyond all promises that we know of."""
-        n = 1 + max(self._promised, self._log.last()[0].n, self._peers.promised(), at_least)
+        n = self._next_n(at_least)
         self._promise(n)
         epoch = Epoch(n, self._me.node_id, self._me.incarnation)
         self._followers = Followers(epoch, self._log)
         self._behind = False
         self._effects.append(io.Lead(epoch))
         self._announce_soon()
+
+    def _next_n(self, at_least: int) -> int:
+        return 1 + max(self._promised, self._log.last()[0].n, self._peers.promised(), at_least)
 
     def _promise(self, n: int) -> None:
         if n > self._promised:
