@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from events.drivers import STDLIB, Connection, Driver
+from events.ends import Tail, beginning
 from events.schema import open_reading, scalar
 
 EVENT_COLUMNS = "seq, epoch, decision_id, type, version, subject, origin, at, body"
@@ -34,7 +35,7 @@ Row = tuple[Any, ...]
 class Break(msgspec.Struct, frozen=True):
     """The first place where the chain does not hold: a row, by table and position, and what is wrong."""
 
-    table: Literal["decisions", "events"]
+    table: str
     position: int
     problem: str
 
@@ -57,29 +58,61 @@ def verify_chain(path: Path, driver: Driver = STDLIB) -> Break | None:
 def first_break(connection: Connection) -> Break | None:
     """`verify_chain` on an open connection: walks the decisions, each with its events."""
     top = scalar(connection, _LAST)
+    start = beginning(connection)
     events = rows(connection, "events", EVENT_COLUMNS, "seq")
-    before = event_before = ""
-    seq = decision_id = 0
-    for decision_id, row in enumerate(rows(connection, "decisions", DECISION_COLUMNS, "decision_id", top), 1):
+    decisions = rows(connection, "decisions", DECISION_COLUMNS, "decision_id", f"decision_id <= {top}")
+    found, last = _walk(start, decisions, events, "")
+    if found is not None:
+        return found
+    if last < top:
+        return Break("decisions", last + 1, "missing: the log ends before it")
+    return _stray(connection, next(events, None), top)
+
+
+def branch_break(connection: Connection, branch: int) -> Break | None:
+    """The first break in the chain of a branch, which follows the decision that it forked from."""
+    sql = "SELECT fork_seq, fork, event_hash, decision_hash FROM branches WHERE branch = ?"
+    start = Tail(*connection.execute(sql, (branch,)).fetchall()[0])
+    where = f"branch = {branch}"
+    events = rows(connection, "rejected_events", EVENT_COLUMNS, "seq", where)
+    decisions = rows(connection, "rejected_decisions", DECISION_COLUMNS, "decision_id", where)
+    found, last = _walk(start, decisions, events, "rejected_")
+    if found is not None:
+        return found
+    if last == start.decision_id:
+        return Break("rejected_decisions", last + 1, f"missing: branch {branch} is empty")
+    stray = next(events, None)
+    return None if stray is None else Break("rejected_events", stray[0], "belongs to no decision")
+
+
+def _walk(
+    start: Tail, decisions: Iterator[Row], events: Iterator[Row], prefix: Literal["", "rejected_"]
+) -> tuple[Break | None, int]:
+    """The first break in a chain after ``start``, and the last decision before it."""
+    seq, decision_id, event_before, before = start
+    for decision_id, row in enumerate(decisions, start.decision_id + 1):
         *columns, stored = row
         if columns[0] != decision_id:
-            return Break("decisions", decision_id, f"missing: the next decision is {columns[0]}")
+            return _broken(f"{prefix}decisions", decision_id, f"missing: the next decision is {columns[0]}")
         first_seq, n_events = columns[11], columns[12]
         if first_seq != seq + 1:
-            return Break("decisions", decision_id, f"first_seq is {first_seq}, not {seq + 1}")
+            return _broken(f"{prefix}decisions", decision_id, f"first_seq is {first_seq}, not {seq + 1}")
         last_event = ""
         for seq in range(first_seq, first_seq + n_events):
             event = next(events, None)
             problem = _event_problem(event, seq, decision_id, event_before)
             if event is None or problem:
-                return Break("events", seq, problem)
+                return _broken(f"{prefix}events", seq, problem)
             last_event = event_before = event[-1]
         before = link(before, tuple(columns), last_event)
         if before != stored:
-            return Break("decisions", decision_id, "its hash does not match its columns and what went before")
-    if decision_id < top:
-        return Break("decisions", decision_id + 1, "missing: the log ends before it")
-    return _stray(connection, next(events, None), top)
+            problem = "its hash does not match its columns and what went before"
+            return _broken(f"{prefix}decisions", decision_id, problem)
+    return None, decision_id
+
+
+def _broken(table: str, position: int, problem: str) -> tuple[Break, int]:
+    return Break(table, position, problem), position - 1
 
 
 def _event_problem(row: Row | None, seq: int, decision_id: int, before: str) -> str:
@@ -101,13 +134,10 @@ def _stray(connection: Connection, event: Row | None, top: int) -> Break | None:
     return Break("events", event[0], "belongs to no decision")
 
 
-def rows(
-    connection: Connection, table: str, columns: str, key: str, upto: int | None = None
-) -> Iterator[Row]:
-    """All rows of a table with their hash, in order of ``key``, a bounded query at a time."""
+def rows(connection: Connection, table: str, columns: str, key: str, where: str = "true") -> Iterator[Row]:
+    """The rows of a table with their hash, in order of ``key``, a bounded query at a time."""
     after = 0
-    bound = "" if upto is None else f"AND {key} <= {upto}"
-    sql = f"SELECT {columns}, hash FROM {table} WHERE {key} > ? {bound} ORDER BY {key} LIMIT {_BATCH}"
+    sql = f"SELECT {columns}, hash FROM {table} WHERE {key} > ? AND {where} ORDER BY {key} LIMIT {_BATCH}"
     while batch := connection.execute(sql, (after,)).fetchall():
         yield from batch
         after = batch[-1][0]

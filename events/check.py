@@ -6,8 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from events.chain import Break, first_break
+from events.branches import Branch, branches
+from events.chain import Break, branch_break, first_break
 from events.drivers import STDLIB, Connection, Driver
+from events.ends import beginning
 from events.schema import open_reading
 
 
@@ -21,9 +23,13 @@ class LogCheck(msgspec.Struct, frozen=True, kw_only=True):
     decisions: int
     events: int
     gapless: bool
-    """True where seq and decision_id count from 1 to the number of rows."""
+    """True where seq and decision_id count on without gaps from where the log begins."""
+    base: int
+    """The decision that the log begins after: 0, or more while its past is still to come."""
+    branches: list[Branch]
+    """What was rejected when the log was rewound."""
     break_: Break | None = msgspec.field(name="break", default=None)
-    """Where the hash chain stops holding."""
+    """Where the hash chain, of the log or of a branch, stops holding."""
 
     @property
     def ok(self) -> bool:
@@ -39,8 +45,10 @@ def check(path: Path, *, full: bool = False, driver: Driver = STDLIB) -> LogChec
     connection = open_reading(path, driver)
     try:
         damage = _damage(connection, "integrity_check" if full else "quick_check")
-        decisions, decisions_gapless = _count(connection, "decisions", "decision_id")
-        events, events_gapless = _count(connection, "events", "seq")
+        start = beginning(connection)
+        decisions, decisions_gapless = _count(connection, "decisions", "decision_id", start.decision_id)
+        events, events_gapless = _count(connection, "events", "seq", start.seq)
+        found = branches(connection)
         return LogCheck(
             path=str(path),
             driver=driver.name,
@@ -49,7 +57,9 @@ def check(path: Path, *, full: bool = False, driver: Driver = STDLIB) -> LogChec
             decisions=decisions,
             events=events,
             gapless=decisions_gapless and events_gapless,
-            break_=first_break(connection),
+            base=start.decision_id,
+            branches=found,
+            break_=first_break(connection) or _first_branch_break(connection, found),
         )
     finally:
         connection.close()
@@ -60,7 +70,12 @@ def _damage(connection: Connection, pragma: str) -> list[str]:
     return [] if found == ["ok"] else found
 
 
-def _count(connection: Connection, table: str, key: str) -> tuple[int, bool]:
-    sql = f"SELECT count(*), coalesce(min({key}), 1), coalesce(max({key}), 0) FROM {table}"
-    count, low, high = connection.execute(sql).fetchall()[0]
-    return count, low == 1 and high == count
+def _first_branch_break(connection: Connection, found: list[Branch]) -> Break | None:
+    breaks = (branch_break(connection, each.branch) for each in found)
+    return next((each for each in breaks if each is not None), None)
+
+
+def _count(connection: Connection, table: str, key: str, after: int) -> tuple[int, bool]:
+    sql = f"SELECT count(*), coalesce(min({key}), ?), coalesce(max({key}), ?) FROM {table}"
+    count, low, high = connection.execute(sql, (after + 1, after)).fetchall()[0]
+    return count, low == after + 1 and high == after + count

@@ -39,6 +39,18 @@ class DraftRefused(LogError):
         self.command_id = command_id
 
 
+class EntriesRefused(LogError):
+    """Another node's decisions don't follow what the log has. Nothing was written; the log is well."""
+
+
+class LogIncomplete(LogError):
+    """What was asked for lies before the log's base: its older part has not arrived yet."""
+
+
+class LogRewound(LogError):
+    """The log was rewound while it was being read: what was read so far may be void. Read it again."""
+
+
 class Unreadable(LogError):
     """A stored body can't be turned into an event or a command of this version."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from events.chain import DECISION_COLUMNS, EVENT_COLUMNS, Row
 from events.codec import COMMANDS, EVENTS, decode_cause, decode_facts
 from events.drivers import Connection
-from events.errors import LogDamaged, LogError
+from events.errors import LogDamaged, LogError, Unreadable
 from events.record import Committed, Recorded
 
 SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE "
@@ -38,27 +40,31 @@ def committed(connection: Connection, rows: Sequence[Row]) -> Iterator[Committed
         raise LogDamaged(f"Events are missing between {first} and {last - 1}: restore the log from a backup.")
     for row in rows:
         start = row[11] - first
-        yield _committed(row, [recorded(event) for event in events[start : start + row[12]]])
+        yield committed_of(row, [recorded(event) for event in events[start : start + row[12]]])
 
 
-def _committed(row: Row, events: list[Recorded]) -> Committed:
+def committed_of(row: Row, events: list[Recorded]) -> Committed:
+    """The decision of a row of ``DECISION_COLUMNS``. Raises `Unreadable` or `LogTooNew`, naming it."""
     (decision_id, command_id, command_type, command_version, command, facts, decider, decider_version,
      epoch, origin, reason, first_seq, _, at) = row  # fmt: skip
     try:
         decoded = COMMANDS.decode(command_type, command_version, command)
+        known, rejection = decode_facts(facts), None if reason is None else decode_cause(reason)
     except LogError as error:
         raise type(error)(f"Decision {decision_id}: {error}") from error
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"Decision {decision_id}: its facts or its reason can't be read: {error}") from error
     return Committed(
         decision_id=decision_id,
         command_id=command_id,
         command=decoded,
-        facts=decode_facts(facts),
+        facts=known,
         decider=decider,
         decider_version=decider_version,
         epoch=epoch,
         origin=origin,
         at=at,
-        rejection=None if reason is None else decode_cause(reason),
+        rejection=rejection,
         first_seq=first_seq,
         events=events,
     )

@@ -6,16 +6,20 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from events.backup import backup
+from events.branches import reject
 from events.codec import encode
 from events.drivers import STDLIB, Connection, Driver
-from events.errors import LogDamaged, LogFailed
+from events.ends import EMPTY, Base, Tail, epoch_at, moved_down, newest, read_base, tail_at, write_base
+from events.errors import EntriesRefused, LogFailed, LogIncomplete
 from events.from_rows import SELECT_DECISIONS, committed
 from events.lock import WriterLock
 from events.record import Committed, Draft
+from events.replication import Arrived, decode_entry
 from events.schema import create_or_check
-from events.to_rows import INSERT_DECISION, INSERT_EVENT, Batch, EncodedDraft, Tail
+from events.to_rows import INSERT_DECISION, INSERT_EVENT, Batch, EncodedDraft
 
 AUTOCHECKPOINT_PAGES = 16_000
 """Pages (of 4 KiB) in the WAL at which a commit checkpoints: 62 MiB, for fewer and longer pauses."""
@@ -25,6 +29,13 @@ WAL_LIMIT = 256 * 1024 * 1024
 
 _BUSY_MS = 5_000
 _TRUNCATE_BUSY_MS = 50
+
+
+class Rewound(NamedTuple):
+    """What a rewind took out of the log, and what it appended instead."""
+
+    rejected: list[Committed]
+    appended: list[Committed]
 
 
 class EventLog:
@@ -40,14 +51,16 @@ class EventLog:
         self._truncate_above = WAL_LIMIT
         self._synchronous = ""
         self._failed = False
-        self._tail = _tail(connection, path)
+        self._tail = newest(connection, path)
 
     @classmethod
-    def open(cls, path: Path, *, driver: Driver = STDLIB) -> EventLog:
+    def open(cls, path: Path, *, driver: Driver = STDLIB, base: Base | None = None) -> EventLog:
         """Open a log for writing, making it where there is none.
 
-        Raises `LogLocked` where another process (or this one) has it open, `LogForeign`, `LogTooNew`, or
-        `LogDamaged` where its newest rows contradict each other.
+        With ``base`` the log, which must be new, begins after that decision of another log, and `backfill`
+        takes what came before. Raises `LogLocked` where another process (or this one) has it open,
+        `LogForeign`, `LogTooNew`, `LogDamaged` where its newest rows contradict each other, or
+        `EntriesRefused` where ``base`` is given for a log that has begun.
         """
         lock = WriterLock(path)
         try:
@@ -55,6 +68,8 @@ class EventLog:
             try:
                 _configure(connection)
                 create_or_check(connection, path)
+                if base is not None:
+                    _begin_after(connection, path, base)
                 return cls(path, driver, lock, connection)
             except BaseException:
                 connection.close()
@@ -87,8 +102,7 @@ class EventLog:
 
         Raises `DraftRefused` (nothing was written; the log is well) or `LogFailed` (open it again).
         """
-        if self._failed:
-            raise LogFailed(f"An earlier write to {self.path} failed: close the log and open it again.")
+        self._refuse_failed()
         encoded = [EncodedDraft(draft) for draft in drafts]
         answers = self._known([item.command_id for item in encoded])
         batch = Batch(self._tail)
@@ -101,13 +115,106 @@ class EventLog:
             self._write(batch, durable)
         return [answers[item.command_id] for item in encoded]
 
-    def _write(self, batch: Batch, durable: bool) -> None:
+    def append_entries(self, entries: Sequence[bytes]) -> list[Committed]:
+        """Take over another log's next decisions as they are, in one transaction, as durable as by `append`.
+
+        Raises `EntriesRefused` for a gap, another history, a falling epoch, bytes that were changed, or a
+        command that the log has; `LogTooNew` or `Unreadable`, naming the event, for a body that this version
+        can't read. Nothing was written then, and the log is well. Raises `LogFailed` as `append` does.
+        """
+        self._refuse_failed()
+        arrived = self._arrived(entries, self._tail)
+        if arrived.decisions:
+            self._write(arrived, durable=not arrived.observations)
+        return arrived.committed
+
+    def rewind(self, fork: int, winner: str, reason: str, then: Sequence[bytes], *, at: float) -> Rewound:
+        """Move all decisions after ``fork`` into a new branch and append ``then``: one durable transaction.
+
+        ``winner`` names the epoch that won, ``at`` is the time (Unix seconds). Nothing is moved, and no
+        branch made, where the log ends at ``fork``. Raises `LogIncomplete` for a fork before the log's base,
+        `EntriesRefused` for one beyond its end, and what `append_entries` raises.
+        """
+        self._refuse_failed()
+        tail = self._tail_at(fork)
+        arrived = self._arrived(then, tail)
+        sql = f"{SELECT_DECISIONS} decision_id > ? ORDER BY decision_id"
+        rejected = list(committed(self._connection, self._connection.execute(sql, (fork,)).fetchall()))
+        with self._transaction(durable=True):
+            if rejected:
+                reject(self._connection, tail, winner, reason, at)
+            self._insert(arrived)
+        self._tail = arrived.tail
+        return Rewound(rejected, arrived.committed)
+
+    def backfill(self, entries: Sequence[bytes]) -> Base | None:
+        """Put the decisions right before the log's base, in order, where they belong: the base moves down.
+
+        Returns what the log begins after now, None once it has its whole past. Each batch is checked by the
+        hashes in the base, so that the log holds at any moment. A power cut may take the last batches.
+        Raises `EntriesRefused` where they are not what the base follows, and what `append_entries` raises.
+        """
+        self._refuse_failed()
+        base = read_base(self._connection)
+        if base is None or not entries:
+            return base
+        arrived = Arrived(decode_entry(entries[0]).start, 0)
+        for data in entries:
+            arrived.add(data)
+        if arrived.tail != base.tail:
+            raise EntriesRefused(
+                f"Decisions up to {arrived.tail} are not the past of a log that begins after {base.tail}."
+            )
+        self._refuse_known(arrived, self.last_decision)
+        lower = moved_down(base, decode_entry(entries[0]).start)
+        with self._transaction(durable=False):
+            self._insert(arrived)
+            write_base(self._connection, lower)
+        return lower
+
+    def _arrived(self, entries: Sequence[bytes], tail: Tail) -> Arrived:
+        arrived = Arrived(tail, epoch_at(self._connection, tail.decision_id))
+        for data in entries:
+            arrived.add(data)
+        self._refuse_known(arrived, tail.decision_id)
+        return arrived
+
+    def _refuse_known(self, arrived: Arrived, upto: int) -> None:
+        """A command is decided on once; up to ``upto`` the log has its answers already."""
+        command_ids = [each.command_id for each in arrived.committed]
+        for known in self._known(command_ids).values():
+            if known.decision_id <= upto:
+                raise EntriesRefused(
+                    f"Command {known.command_id} came again: decision {known.decision_id} is about it."
+                )
+
+    def _tail_at(self, decision_id: int) -> Tail:
+        base = read_base(self._connection)
+        if base is not None and decision_id < base.decision_id:
+            raise LogIncomplete(
+                f"The log can't be rewound to decision {decision_id}: it begins after {base.decision_id}. "
+                "Set the file aside and join again."
+            )
+        if decision_id > self.last_decision:
+            raise EntriesRefused(
+                f"The log can't be rewound to decision {decision_id}: it ends at {self.last_decision}."
+            )
+        return tail_at(self._connection, decision_id)
+
+    def _write(self, batch: Batch | Arrived, durable: bool) -> None:
         with self._transaction(durable):
-            self._connection.executemany(INSERT_DECISION, batch.decisions)
-            self._connection.executemany(INSERT_EVENT, batch.events)
+            self._insert(batch)
         self._tail = batch.tail
         if self.wal_bytes > self._truncate_above:
             self.checkpoint()
+
+    def _insert(self, batch: Batch | Arrived) -> None:
+        self._connection.executemany(INSERT_DECISION, batch.decisions)
+        self._connection.executemany(INSERT_EVENT, batch.events)
+
+    def _refuse_failed(self) -> None:
+        if self._failed:
+            raise LogFailed(f"An earlier write to {self.path} failed: close the log and open it again.")
 
     def _known(self, command_ids: list[str]) -> dict[str, Committed]:
         """The first answers to those commands that the log has already."""
@@ -184,17 +291,9 @@ def _configure(connection: Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
-def _tail(connection: Connection, path: Path) -> Tail:
-    """Where the log ends. Raises `LogDamaged` where its last decision and its last event don't agree."""
-    decision = connection.execute(
-        "SELECT decision_id, hash, first_seq + n_events - 1 FROM decisions ORDER BY decision_id DESC LIMIT 1"
-    ).fetchall()
-    event = connection.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchall()
-    decision_id, decision_hash, last_seq = decision[0] if decision else (0, "", 0)
-    seq, event_hash = event[0] if event else (0, "")
-    if seq != last_seq:
-        raise LogDamaged(
-            f"{path}: decision {decision_id} ends at event {last_seq} but the last event is {seq}. "
-            "Restore the log from a backup."
-        )
-    return Tail(seq, decision_id, event_hash, decision_hash)
+def _begin_after(connection: Connection, path: Path, base: Base) -> None:
+    if newest(connection, path) != EMPTY:
+        raise EntriesRefused(f"{path} has begun already: only a new log can begin after another's decision.")
+    connection.execute("BEGIN IMMEDIATE")
+    write_base(connection, base)
+    connection.execute("COMMIT")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from events.base import Event
 from events.chain import DECISION_COLUMNS, EVENT_COLUMNS, Row, link
 from events.codec import COMMANDS, EVENTS, decode_facts, encode
+from events.ends import Tail
 from events.errors import DraftRefused, LogError
 from events.record import Committed, Draft, Recorded
 
@@ -46,15 +45,6 @@ def _body(event: Event) -> str:
     body = encode(event)
     EVENTS.decode(type(event).__name__, event.VERSION, body)
     return body
-
-
-class Tail(NamedTuple):
-    """Where a log ends: its newest event and decision, 0 where none, and their hashes."""
-
-    seq: int
-    decision_id: int
-    event_hash: str
-    decision_hash: str
 
 
 class Batch:

@@ -32,19 +32,19 @@ from events.catalogue import DownloadProgressed, NodeResourcesChanged, TaskCreat
 from events.codec import EVENTS, encode
 from events.commands import Facts, Finished, ReportTask
 from events.drivers import STDLIB, ApswDriver, Driver
+from events.ends import EMPTY
 from events.errors import DriverMissing
 from events.log import AUTOCHECKPOINT_PAGES, EventLog
 from events.reader import LogReader
 from events.record import Draft
 from events.schema import create_or_check
-from events.to_rows import INSERT_DECISION, INSERT_EVENT, Batch, EncodedDraft, Tail
+from events.to_rows import INSERT_DECISION, INSERT_EVENT, Batch, EncodedDraft
 from events.values import Sampling, Timings, Usage
 
 NODE, RUNNER, INSTANCE = "node-0123456789abcdef", "run-0123456789abcdef", "inst-0123456789abcdef"
 MODEL = "SmolLM2-135M-Instruct"
 USAGE = Usage(prompt_tokens=37, completion_tokens=121)
 TIMINGS = Timings(queued_s=0.0012, prefill_s=0.21, decode_s=9.331)
-EMPTY = Tail(0, 0, "", "")
 
 Slice = Callable[[], object]
 

@@ -242,10 +242,10 @@ class LogConformance:
     def test_a_newer_format_is_refused(self, path: Path, driver: Driver):
         EventLog.open(path, driver=driver).close()
         connection = driver.open(path, write=True)
-        query(connection, "PRAGMA user_version = 2")
+        query(connection, "PRAGMA user_version = 3")
         connection.close()
         for opener in (EventLog.open, LogReader.open):
-            with pytest.raises(LogTooNew, match="has log format 2 and this version of Cuebook reads up to 1"):
+            with pytest.raises(LogTooNew, match="has log format 3 and this version of Cuebook reads up to 2"):
                 opener(path, driver=driver)
 
     def test_no_log_to_read(self, path: Path, driver: Driver):

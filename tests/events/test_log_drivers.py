@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from log_conformance import LogConformance
 from log_samples import finish, history, write_log
+from replication_conformance import ReplicationConformance
+from rewind_conformance import RewindConformance
 
 from events.check import check
 from events.drivers import STDLIB, ApswDriver, Driver, has_wal_reset_bug
@@ -16,13 +18,13 @@ from events.log import EventLog
 from events.reader import LogReader
 
 
-class TestStdlib(LogConformance):
+class TestStdlib(LogConformance, ReplicationConformance, RewindConformance):
     @pytest.fixture
     def driver(self) -> Driver:
         return STDLIB
 
 
-class TestApsw(LogConformance):
+class TestApsw(LogConformance, ReplicationConformance, RewindConformance):
     @pytest.fixture
     def driver(self) -> Driver:
         pytest.importorskip("apsw")
