@@ -48,11 +48,13 @@ _RULES: dict[type[Command], Callable[[ClusterState, Any, Facts], list[Event]]] =
     cmd.ReportLinks: nodes.links,
     cmd.ReportNodeLost: nodes.node_lost,
     cmd.ReportRefusedPeer: nodes.refused_peer,
+    cmd.ReportBranch: nodes.branch,
     cmd.ReportActor: nodes.actor,
     cmd.ReportModel: downloads.model,
     cmd.ReportModelGone: downloads.model_gone,
     cmd.ReportDownload: downloads.download,
     cmd.ReportRunner: runners.runner,
+    cmd.ReportAdoptable: runners.adopt,
     cmd.ReportTask: tasks.task_ended,
 }
 

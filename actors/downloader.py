@@ -15,7 +15,7 @@ from actors.actor import Actor
 from actors.deferred import Deferred
 from actors.refusal import Rejected
 from actors.replica import Paths
-from actors.reporter import Reporter
+from actors.reporter import Reporter, SayAgain
 from actors.settings import Settings
 from engines import catalogue
 from engines.fetch import fetch
@@ -97,6 +97,9 @@ class Downloader(Actor):
         for (node_id, model_id), download in state.downloads.items():
             if node_id == self._node_id and download.status == "running":
                 self._report_download(model_id, 0, 0, _interrupted(model_id))
+        self._say_all()
+
+    def _say_all(self) -> None:
         for card, source in catalogue.entries().values():
             self._report_model(card, source, "", 0)
         self._in_thread(self._rescan)
@@ -118,6 +121,8 @@ class Downloader(Actor):
                 return self._in_thread(lambda: self._import(message))
             case Remove():
                 return self._in_thread(lambda: self._remove(message.model_id))
+            case SayAgain():
+                self._say_all()
             case Rescan():
                 return self._in_thread(self._rescan)
             case _:

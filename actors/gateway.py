@@ -31,7 +31,8 @@ from events.feed import CommitFeed
 from events.ids import fresh
 from events.reader import LogReader
 from events.record import Committed
-from events.values import Cause, PlacementSettings, TaskKind
+from events.values import Cause, PlacementSettings, TaskKind, Usage
+from projections.snapshot import load_state
 from projections.state import ClusterState
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ Item = Admitted | Chunk | TaskEnd
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
+_NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 CANCEL_RETRY_S = 0.2
 LAST_TOKENS_S = 5.0
 """Seconds that the last tokens of another node's answer may come after its end in the log."""
@@ -160,7 +162,7 @@ class Gateway:
         """Rebuild the state and follow the log and the runners' tokens."""
         self._loop = asyncio.get_running_loop()
         self.state, self._subscription = await asyncio.to_thread(
-            follow, self._paths, self._feed, self._arrived
+            follow, self._paths, self._feed, self._arrived, self._arrived
         )
         self._hub.attach(self._arrived, self._arrived)
 
@@ -282,10 +284,10 @@ class Gateway:
 
     # What arrives
 
-    def _arrived(self, item: Sequence[Committed] | Said | str) -> None:
+    def _arrived(self, item: Sequence[Committed] | Said | str | int) -> None:
         """On any thread: queue, and wake the loop once for all that comes until it looks.
 
-        A string is a node whose tokens went missing.
+        A string is a node whose tokens went missing, a number the decision that the log was rewound to.
         """
         self._inbox.append(item)
         if not self._scheduled:
@@ -307,6 +309,8 @@ class Gateway:
                 self._all_said(item.task_id)
             elif isinstance(item, str):
                 self._lost(item)
+            elif isinstance(item, int):
+                self._rewound()
             else:
                 self._learn(item)
 
@@ -375,6 +379,15 @@ class Gateway:
             message = "The answer was complete, and its last tokens were lost between two nodes. Ask again."
             cause = Cause(code="tokens_lost", message=message)
             self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=held.usage))
+
+    def _rewound(self) -> None:
+        """The log is another one: requests that only the lost side knew end, and their clients are told."""
+        with self._paths.reader() as reader:
+            self.state = load_state(reader, self._paths.snapshots)
+        message = "The cluster was divided, and this request was decided on the side that gave way. Ask again."
+        cause = Cause(code="superseded", message=message)
+        for task_id in [task_id for task_id in self._tasks if task_id not in self.state.tasks]:
+            self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=_NO_TOKENS))
 
     def _lost(self, node_id: str) -> None:
         """Tokens of a node went missing: a text with a hole is no answer."""

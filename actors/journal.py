@@ -1,12 +1,25 @@
-"""The journal: the one writer of log.db. It commits whatever waits, then publishes what is committed."""
+"""The journal: the one writer of log.db, and the keeper of its order.
+
+It commits whatever waits, then publishes what is committed. In a cluster it is the shell of the ordering
+core (`actors.ordering`): where this node leads, what it commits goes to the followers; where it follows, it
+appends what the leader sends, as it is.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.actor import Actor
+from actors.clock import Timer
 from actors.deferred import Deferred
+from actors.log_view import OrderedLog
+from actors.ordering import interface as io
+from actors.ordering import messages as msg
+from actors.ordering.core import Core
 from actors.refusal import Rejected, Stopped
 from events.drivers import Driver
 from events.feed import CommitFeed
@@ -16,13 +29,16 @@ from events.record import Committed, Draft
 MAX_BATCH = 512
 """Decisions in one transaction."""
 
+ALONE = io.Timing(settle=0.0, lone=0.0)
+"""A node without a cluster leads at once."""
+
+logger = logging.getLogger("cuebook.journal")
+
 
 class Append(NamedTuple):
-    """A decision to commit.
+    """A decision to commit. ``reply`` gets the Committed, or Rejected where the decision is a refusal.
 
-    ``reply`` gets the Committed, or Rejected where the decision is a refusal, or Stopped where the journal
-    ended before it could say that the decision is on the disk. ``head`` is the seq that the log must end
-    with before it: what the decision was based on.
+    ``head`` is the seq that the log must end with before it: what the decision was based on.
     """
 
     draft: Draft
@@ -34,29 +50,103 @@ class Flush(NamedTuple):
     """Ask for the head once everything before this message is committed."""
 
 
+class Lead(NamedTuple):
+    """This node leads, in the term with this number."""
+
+    epoch: int
+
+
+class Follow(NamedTuple):
+    """Another node leads."""
+
+    leader: str
+
+
+class Masterless(NamedTuple):
+    """Nobody leads, for now."""
+
+
+Role = Lead | Follow | Masterless
+
+
+class Branch(NamedTuple):
+    """What of this node's log lost against a longer one and was moved into a rejected branch."""
+
+    fork: int
+    winner: str
+    reason: str
+    rejected: list[Committed]
+
+
+class Standing(NamedTuple):
+    """Who leads, and which other nodes are there."""
+
+    role: Role
+    peers: frozenset[str]
+
+
+class Listen(NamedTuple):
+    """Ask for the `Standing`; ``listener`` is called with every new role and every branch that is lost."""
+
+    listener: Callable[[Role | Branch], None]
+
+
+class Attach(NamedTuple):
+    """The network is open: ``send(node_id, payload)`` reaches the journals of other nodes."""
+
+    send: Callable[[str, bytes], bool]
+
+
+class PeerUp(NamedTuple):
+    """A node is there."""
+
+    node_id: str
+
+
+class PeerDown(NamedTuple):
+    """A node is not there any more, or can't be reached."""
+
+    node_id: str
+    why: str
+
+
+class FromPeer(NamedTuple):
+    """A message of another node's journal."""
+
+    node_id: str
+    payload: bytes
+
+
+class _Tick(NamedTuple):
+    """The ordering core wants to look at the clock."""
+
+
 class Journal(Actor):
     """Group commit: while one fsync runs the next batch gathers, so 64 producers cost one fsync."""
 
-    def __init__(self, path: Path, driver: Driver, feed: CommitFeed) -> None:
+    def __init__(
+        self, me: io.Member, path: Path, driver: Driver, feed: CommitFeed, timing: io.Timing = ALONE
+    ) -> None:
         super().__init__()
+        self._me = me
         self._path = path
         self._driver = driver
         self._feed = feed
+        self._timing = timing
         self._waiting: list[Append] = []
+        self._role: Role = Masterless()
+        self._listener: Callable[[Role | Branch], None] | None = None
+        self._send: Callable[[str, bytes], bool] | None = None
+        self._timer: Timer | None = None
+        self._peers: set[str] = set()
 
     def started(self) -> None:
         """Open the log, making it where there is none. Raises `events.errors.LogError`."""
         self._log = EventLog.open(self._path, driver=self._driver)
-
-    def receive(self, message: Any) -> Any:
-        """Take an `Append` or a `Flush`."""
-        if isinstance(message, Flush):
-            self._commit()
-            return self._log.head
-        self._waiting.append(message)
-        if self.mailbox.empty() or len(self._waiting) >= MAX_BATCH:
-            self._commit()
-        return None
+        self._ordered = OrderedLog(self._path, self._driver)
+        promised = _read_promise(self._promise_path)
+        self._core = Core(self._me, promised, self._ordered, self.clock.monotonic(), self._timing)
+        self._order(io.Tick())
 
     def stopping(self) -> None:
         """Commit what waits, unless a commit has just failed: those who wait learn that it has not been."""
@@ -65,8 +155,47 @@ class Journal(Actor):
                 self._commit()
         finally:
             for append in self._waiting:
-                append.reply.fail(Stopped(self.name, "ended before this decision was committed"))
+                append.reply.fail(JournalFailed("The journal ended before this decision was committed."))
+            self._ordered.close()
             self._log.close()
+
+    def receive(self, message: Any) -> Any:
+        """Take what is to be committed, what other journals say, and who is there."""
+        match message:
+            case Append():
+                return self._append(message)
+            case Flush():
+                self._commit()
+                return self._log.head
+            case Listen():
+                self._listener = message.listener
+                return Standing(self._role, frozenset(self._peers))
+            case FromPeer():
+                self._order(io.Received(message.node_id, msg.decode(message.payload)))
+            case PeerUp():
+                self._peers.add(message.node_id)
+                self._order(io.PeerUp(message.node_id))
+            case PeerDown():
+                self._peers.discard(message.node_id)
+                self._order(io.PeerDown(message.node_id))
+            case Attach():
+                self._send = message.send
+            case _Tick():
+                self._timer = None
+                self._order(io.Tick())
+            case _:
+                raise TypeError(f"the journal takes no {type(message).__name__}")
+        return None
+
+    # What this node decides
+
+    def _append(self, message: Append) -> None:
+        if not isinstance(self._role, Lead):
+            message.reply.fail(Stopped("the master", "leads no longer"))
+            return
+        self._waiting.append(message)
+        if self.mailbox.empty() or len(self._waiting) >= MAX_BATCH:
+            self._commit()
 
     def _commit(self) -> None:
         if not self._waiting:
@@ -80,6 +209,7 @@ class Journal(Actor):
                 append.reply.fail(Rejected(record.rejection))
             else:
                 append.reply.resolve(record)
+        self._order(io.Committed(self._log.last_decision))
 
     def _check_order(self) -> None:
         """A decision made on another history than the log's must never get in, whoever made it."""
@@ -91,6 +221,81 @@ class Journal(Actor):
                 )
             head += len(append.draft.events)
 
+    # What the cluster agrees on
+
+    def _order(self, event: io.Input) -> None:
+        """Tell the core, do what follows, and set the clock for its next look."""
+        for effect in self._core.handle(self.clock.monotonic(), event):
+            self._carry_out(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.after(max(0.0, self._core.next_deadline() - self.clock.monotonic()), _Tick())
+
+    def _carry_out(self, effect: io.Effect) -> None:
+        match effect:
+            case io.Persist(promised):
+                _write_promise(self._promise_path, promised)
+            case io.Send(node_id, message):
+                if self._send is not None:
+                    self._send(node_id, msg.encode(message))
+            case io.Lead(epoch):
+                self._take_role(Lead(epoch.n))
+            case io.Follow(node_id, _):
+                self._take_role(Follow(node_id))
+            case io.Masterless():
+                self._take_role(Masterless())
+            case io.Append(entries):
+                self._feed.publish(self._log.append_entries(entries))
+            case io.Rewind():
+                self._rewind(effect)
+            case io.Held():
+                pass  # the core's book; nothing here waits for copies
+
+    def _take_role(self, role: Role) -> None:
+        if not isinstance(role, Lead):
+            for append in self._waiting:
+                append.reply.fail(Stopped("the master", "leads no longer"))
+            self._waiting.clear()
+        self._role = role
+        logger.info("%s", role)
+        if self._listener is not None:
+            self._listener(role)
+
+    def _rewind(self, effect: io.Rewind) -> None:
+        """Give up what lost; it stays readable in its branch, and is told."""
+        epoch = effect.winner
+        winner = f"{epoch.n}/{epoch.node_id}/{epoch.incarnation}"
+        rewound = self._log.rewind(effect.fork, winner, effect.reason, effect.entries, at=self.clock.now())
+        self._feed.rewound(effect.fork, rewound.appended)
+        if rewound.rejected and self._listener is not None:
+            self._listener(Branch(effect.fork, winner, effect.reason, rewound.rejected))
+
+    @property
+    def _promise_path(self) -> Path:
+        return self._path.with_name("promised")
+
 
 class JournalFailed(Exception):
     """The log can't be written, or was about to be written wrongly; everything restarts from the log."""
+
+
+def _read_promise(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def _write_promise(path: Path, promised: int) -> None:
+    """On the disk when this returns: a promise that is forgotten could make two masters of one term."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(str(promised))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -16,18 +16,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
-
 from actors import decider
 from actors.actor import Actor
 from actors.address import Address
 from actors.clock import Timer
 from actors.deferred import Deferred
-from actors.journal import Append, Flush, Follow, Lead, Masterless, WhoLeads
+from actors.journal import (
+    Append,
+    Branch,
+    Flush,
+    Follow,
+    Lead,
+    Listen,
+    Masterless,
+    PeerDown,
+    PeerUp,
+    Role,
+    Standing,
+)
 from actors.refusal import Rejected, Stopped
 from actors.remote import decode_answer, encode_command
 from actors.replica import Paths
-from actors.router import Forward, PeerDown, PeerUp
+from actors.router import Forward
 from events import commands as cmd
 from events.base import Command, Event, Report
 from events.commands import Facts, Policy
@@ -121,7 +131,9 @@ class Master(Actor):
         """Learn who leads, and follow the log."""
         self._reader = self._paths.reader()
         self._subscription = self._feed.subscribe(self._reader.last_decision(), self.mailbox.put_system)
-        self._take_role(self._journal.ask(WhoLeads(), FLUSH_TIMEOUT_S))
+        standing: Standing = self._journal.ask(Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
+        self._peers = set(standing.peers)
+        self._take_role(standing.role)
 
     def stopping(self) -> None:
         """Leave the feed and close the file."""
@@ -135,8 +147,10 @@ class Master(Actor):
                 return self._answer(message)
             case Lead() | Follow() | Masterless():
                 self._take_role(message)
+            case Branch():
+                self._report_branch(message)
             case PeerUp():
-                self._peers.add(message.peer.node_id)
+                self._peers.add(message.node_id)
             case PeerDown():
                 self._peers.discard(message.node_id)
                 self.after(NODE_GRACE_S, _Missing(message.node_id))
@@ -154,7 +168,7 @@ class Master(Actor):
 
     # Roles
 
-    def _take_role(self, role: Lead | Follow | Masterless) -> None:
+    def _take_role(self, role: Role) -> None:
         if isinstance(role, Lead):
             self._lead(role.epoch)
         else:
@@ -181,7 +195,9 @@ class Master(Actor):
 
     # Commands
 
-    def _answer(self, command: Command) -> Deferred[Committed] | Deferred[Committed | None] | Committed | None:
+    def _answer(
+        self, command: Command
+    ) -> Deferred[Committed] | Deferred[Committed | None] | Committed | None:
         pending = self._in_flight.get(command.command_id)
         if pending is not None:
             _check_same(pending.command, command, "which is being decided")
@@ -306,6 +322,18 @@ class Master(Actor):
         if self._waiting:
             self.after(RESEND_S, _Resend())
 
+    def _report_branch(self, branch: Branch) -> None:
+        """What this node's side decided and lost is told to the whole cluster, by the winner's log."""
+        report = cmd.ReportBranch(
+            command_id=fresh("report"),
+            origin=self._node_id,
+            fork=branch.fork,
+            winner=branch.winner,
+            reason=branch.reason,
+            command_ids=[decision.command_id for decision in branch.rejected],
+        )
+        self._hand_over(report)
+
     # Reconciliation
 
     def _report_missing(self, node_id: str) -> None:
@@ -319,7 +347,9 @@ class Master(Actor):
             origin=self._node_id,
             node_id=node_id,
             incarnation=node.incarnation,
-            cause=Cause(code="node_lost", message=f"Node {node_id} has not been heard for {NODE_GRACE_S:g} s."),
+            cause=Cause(
+                code="node_lost", message=f"Node {node_id} has not been heard for {NODE_GRACE_S:g} s."
+            ),
             policy=self._policy,
         )
         self._decide(state, report, epoch=state.epoch)

@@ -32,6 +32,13 @@ from projections.state import ClusterState, Instance, Model, Runner, Task
 class LocalRunner:
     """A runner that this worker supervises, with the orders that it was given."""
 
+    instance_id: str
+    placement: Placement
+    ready: bool = False
+    """It has reported that it takes tasks, whatever became of that report."""
+    offered: bool = False
+    refused: bool = False
+    """The master knows that it lives and has no use for it."""
     connecting: bool = False
     loading: bool = False
     warming: bool = False
@@ -45,7 +52,8 @@ class LocalView:
     node_id: str
     now: float = 0.0
     runners: dict[str, LocalRunner] = field(default_factory=dict[str, LocalRunner])
-    dispatched: set[str] = field(default_factory=set[str])
+    dispatched: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks that a runner here has got, with that runner."""
     cancelling: set[str] = field(default_factory=set[str])
     fetching: set[str] = field(default_factory=set[str])
     spent: set[str] = field(default_factory=set[str])
@@ -70,6 +78,12 @@ class AbandonTask(Step, frozen=True):
 
 class ShutDownRunner(Step, frozen=True):
     """Stop a runner whose placement is void."""
+
+    runner_id: str
+
+
+class OfferRunner(Step, frozen=True):
+    """Offer a ready runner that the log has lost: after a partition it may carry its instance on."""
 
     runner_id: str
 
@@ -163,7 +177,12 @@ def _cancel(state: ClusterState, view: LocalView) -> Iterator[Step]:
 def _shut_down(state: ClusterState, view: LocalView) -> Iterator[Step]:
     for runner_id, local in view.runners.items():
         known = state.runners.get(runner_id)
-        if (known is None or not known.current) and not local.stopping:
+        if (known is not None and known.current) or local.stopping:
+            continue
+        if known is None and local.ready and len(local.placement.ranks) == 1 and not local.refused:
+            if not local.offered:
+                yield OfferRunner(runner_id)
+        else:
             yield ShutDownRunner(runner_id)
     for runner in state.runners.values():
         if runner.node_id != view.node_id or runner.runner_id in view.runners:

@@ -32,16 +32,20 @@ class Paths(NamedTuple):
 
 
 def follow(
-    paths: Paths, feed: CommitFeed, deliver: Callable[[Sequence[Committed]], None]
+    paths: Paths,
+    feed: CommitFeed,
+    deliver: Callable[[Sequence[Committed]], None],
+    on_rewind: Callable[[int], None],
 ) -> tuple[ClusterState, Subscription]:
     """The state now, and from here on every decision to ``deliver``, which must not block.
 
-    ``deliver`` is called on other threads; the state is the caller's own, moved on with `fold`.
+    ``deliver`` is called on other threads; the state is the caller's own, moved on with `fold`. After
+    ``on_rewind(fork)`` the state must be loaded anew: what came after decision ``fork`` has become void.
     """
     with paths.reader() as reader:
         state = load_state(reader, paths.snapshots)
         last = reader.decision_at(state.seq)
-    return state, feed.subscribe(last.decision_id if last else 0, deliver)
+    return state, feed.subscribe(last.decision_id if last else 0, deliver, on_rewind)
 
 
 def fold(state: ClusterState, committed: Sequence[Committed]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from actors.address import Address
 from actors.clock import Clock
@@ -14,6 +16,10 @@ from events.record import Committed
 
 RESEND_S = 0.2
 """Seconds before reports are sent again that a restarting or busy master did not take."""
+
+
+class SayAgain(NamedTuple):
+    """Tell an actor to report again what it knows of this node: the log has lost it."""
 
 
 class Reporter:
@@ -29,13 +35,16 @@ class Reporter:
         self._clock = clock
         self._lock = threading.RLock()
         self._waiting: dict[str, Report] = {}
+        self._told: dict[str, Callable[[], None]] = {}
         self._under_way: set[str] = set()
         self._paused = False
         self._closed = False
 
-    def send(self, report: Report) -> None:
-        """Hand in a report; any thread, never blocks."""
+    def send(self, report: Report, told: Callable[[], None] | None = None) -> None:
+        """Hand in a report; any thread, never blocks. ``told`` is called when the master has decided on it."""
         with self._lock:
+            if told is not None:
+                self._told[report.command_id] = told
             self._waiting[report.command_id] = report
             if not self._paused:
                 self._transmit(report)
@@ -61,6 +70,9 @@ class Reporter:
             self._under_way.discard(command_id)
             if answer.error is None or isinstance(answer.error, Rejected):
                 self._waiting.pop(command_id, None)
+                told = self._told.pop(command_id, None)
+                if told is not None:
+                    told()
             elif not self._paused:
                 self._pause()
 

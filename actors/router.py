@@ -1,8 +1,8 @@
 """The router: the network edge of a node. It owns the transport and sorts what comes in.
 
-    election, log   to the journal, which keeps the order
-    command         to this node's master, answered when it is committed
-    stream          to the token hub
+log       to the journal, which keeps the order
+command   to this node's master, answered when it is committed
+stream    to the token hub
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from actors.actor import Actor
 from actors.address import Address
 from actors.clock import Timer
 from actors.deferred import Deferred
+from actors.journal import Attach, FromPeer, PeerDown, PeerUp
 from actors.net.transport import STREAM, Peer, Transport
 from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.reporter import Reporter
@@ -27,33 +28,6 @@ LINKS_EVERY_S = 5.0
 """Seconds between two readings of the links; the log keeps only what changed enough."""
 
 logger = logging.getLogger("cuebook.router")
-
-
-class PeerUp(NamedTuple):
-    """A node is there."""
-
-    peer: Peer
-
-
-class PeerDown(NamedTuple):
-    """A node is not there any more, or can't be reached."""
-
-    node_id: str
-    why: str
-
-
-class FromPeer(NamedTuple):
-    """A message of another node's journal."""
-
-    node_id: str
-    payload: bytes
-
-
-class ToPeer(NamedTuple):
-    """A message for another node's journal."""
-
-    node_id: str
-    payload: bytes
 
 
 class Forward(NamedTuple):
@@ -72,7 +46,13 @@ class Router(Actor):
     """One for each node of a cluster. Implements `actors.net.transport.Handlers`."""
 
     def __init__(
-        self, me: Peer, transport: Transport, journal: Address, master: Address, hub: TokenHub, reporter: Reporter
+        self,
+        me: Peer,
+        transport: Transport,
+        journal: Address,
+        master: Address,
+        hub: TokenHub,
+        reporter: Reporter,
     ) -> None:
         super().__init__()
         self._me = me
@@ -86,19 +66,21 @@ class Router(Actor):
     def started(self) -> None:
         """Open the network. Raises where the port is taken or the address can't be used."""
         self._hub.connect(lambda node_id, payload: self._transport.send(node_id, STREAM, payload))
+        self._journal.tell(Attach(lambda node_id, payload: self._transport.send(node_id, "log", payload)))
         self._transport.start(self._me, self)
         self._timer = self.after(LINKS_EVERY_S, _Read())
 
     def stopping(self) -> None:
-        """Leave the network."""
+        """Leave the network: nobody is there any more."""
         self._hub.connect(None)
+        peers = self._transport.peers()
         self._transport.stop()
+        for peer in peers:
+            self._tell(PeerDown(peer.node_id, "this node's router stopped"))
 
     def receive(self, message: Any) -> Any:
-        """Send what this node's actors want sent."""
+        """Pass a command on, or read the links."""
         match message:
-            case ToPeer():
-                self._transport.send(message.node_id, "log", message.payload)
             case Forward():
                 return self._transport.request(message.node_id, "command", message.payload, message.timeout)
             case _Read():
@@ -110,22 +92,18 @@ class Router(Actor):
     def _read_links(self) -> None:
         self._timer = self.after(LINKS_EVERY_S, _Read())
         links = [
-            LinkReading(
-                node_id=node_id, latency_s=stats.latency_s, bandwidth=stats.bandwidth_bytes_s or 0.0
-            )
+            LinkReading(node_id=node_id, latency_s=stats.latency_s, bandwidth=stats.bandwidth_bytes_s or 0.0)
             for node_id, stats in sorted(self._transport.links().items())
             if stats.latency_s is not None
         ]
-        self._reporter.send(
-            cmd.ReportLinks(command_id=fresh("report"), origin=self._me.node_id, links=links)
-        )
+        self._reporter.send(cmd.ReportLinks(command_id=fresh("report"), origin=self._me.node_id, links=links))
 
     # What the transport says, on its own thread
 
     def peer_up(self, peer: Peer) -> None:
         """Tell journal and master."""
         self._hub.link_opened(peer.node_id)
-        self._tell(PeerUp(peer))
+        self._tell(PeerUp(peer.node_id))
 
     def peer_down(self, node_id: str, why: str) -> None:
         """Tell journal and master: one may have lost its leader, the other a node."""
@@ -155,7 +133,9 @@ class Router(Actor):
             answer.resolve(encode_answer(None, error))
         else:
             decided.add_done_callback(
-                lambda done: answer.resolve(encode_answer(done.get() if done.error is None else None, done.error))
+                lambda done: answer.resolve(
+                    encode_answer(done.get() if done.error is None else None, done.error)
+                )
             )
         return answer
 

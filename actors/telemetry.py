@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from actors.actor import Actor
-from actors.reporter import Reporter
+from actors.reporter import Reporter, SayAgain
 from actors.settings import Settings
 from engines.registry import ENGINES
 from events import commands as cmd
@@ -43,6 +43,7 @@ class Identity(NamedTuple):
     name: str
     version: str
     api_url: str
+    host: str
 
 
 class Telemetry(Actor):
@@ -53,6 +54,7 @@ class Telemetry(Actor):
         self._identity = identity
         self._settings = settings
         self._reporter = reporter
+        self._engines: list[EngineReport] | None = None
 
     def started(self) -> None:
         """Test the engines on a thread: it takes seconds where no earlier result can be used."""
@@ -60,11 +62,17 @@ class Telemetry(Actor):
 
     def receive(self, message: Any) -> None:
         """Handle the end of the self-tests and the timer of the readings."""
-        if isinstance(message, _Tested):
-            self._report_start(message.reports)
-        else:
-            self._report_resources()
-        self.after(READ_EVERY_S, _Read())
+        match message:
+            case _Tested():
+                self._engines = message.reports
+                self._report_start(message.reports)
+                self.after(READ_EVERY_S, _Read())
+            case SayAgain():
+                if self._engines is not None:
+                    self._report_start(self._engines)
+            case _:
+                self._report_resources()
+                self.after(READ_EVERY_S, _Read())
 
     def _test_engines(self) -> None:
         reports = [engine.self_test() for engine in ENGINES.values()]
@@ -84,6 +92,7 @@ class Telemetry(Actor):
                 pid=os.getpid(),
                 platform=f"{platform.system()} {platform.release()} {platform.machine()}",
                 api_url=identity.api_url,
+                host=identity.host,
                 devices=devices(),
                 engines=reports,
                 memory_total=memory.total,

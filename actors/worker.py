@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -16,20 +17,21 @@ from actors.deferred import Deferred
 from actors.downloader import Fetch
 from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.replica import Paths, fold, follow
-from actors.reporter import Reporter
+from actors.reporter import Reporter, SayAgain
 from actors.runner_supervisor import Order, RunnerSupervisor, ShutDown
 from actors.settings import Settings
 from actors.streams import PromptFor, PromptShelf, TokenHub
 from actors.supervision import AddChild, ChildSpec
 from engines import wire
-from engines.contract import Prompt
+from engines.contract import GroupSpec, Prompt
 from events import catalogue as ev
 from events import commands as cmd
 from events import status as st
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed
-from events.values import Cause, Usage
+from events.values import Cause, Placement, Usage
+from projections.snapshot import load_state
 from projections.state import Task
 
 logger = logging.getLogger("cuebook.worker")
@@ -54,10 +56,22 @@ class _FetchLost(NamedTuple):
     model_id: str
 
 
+class _Offered(NamedTuple):
+    """The master has decided on a runner that was offered; whether it took it is in the log by now."""
+
+    runner_id: str
+
+
+class _Rewound(NamedTuple):
+    """This node's side of the log gave way: the state is another one."""
+
+
 class _Spawned(NamedTuple):
     """A supervisor is up, or could not start."""
 
     runner_id: str
+    instance_id: str
+    placement: Placement
     answer: Deferred[Address]
 
 
@@ -74,6 +88,7 @@ class Worker(Actor):
         reporter: Reporter,
         runners: Address,
         downloader: Address,
+        telemetry: Address,
         shelf: PromptShelf,
         hub: TokenHub,
     ) -> None:
@@ -86,6 +101,7 @@ class Worker(Actor):
         self._reporter = reporter
         self._runners = runners
         self._downloader = downloader
+        self._telemetry = telemetry
         self._shelf = shelf
         self._hub = hub
         self._view = p.LocalView(node_id=node_id)
@@ -95,7 +111,9 @@ class Worker(Actor):
 
     def started(self) -> None:
         """Rebuild the state, end what an earlier incarnation left running, and follow the log."""
-        self._state, self._subscription = follow(self._paths, self._feed, self.mailbox.put_system)
+        self._state, self._subscription = follow(
+            self._paths, self._feed, self.mailbox.put_system, lambda _: self.mailbox.put_system(_Rewound())
+        )
         self._hub.on_prompt(self._prompt_arrived)
         for runner in self._state.runners.values():
             if runner.node_id == self._node_id and runner.pid:
@@ -117,9 +135,23 @@ class Worker(Actor):
                 self._view.fetching.discard(message.model_id)
             case _Wake():
                 pass
+            case _Offered():
+                if message.runner_id in self._view.runners:
+                    self._view.runners[message.runner_id].refused = True
+            case _Rewound():
+                self._rewound()
             case _:
                 self._learn(message)
         self._act()
+
+    def _rewound(self) -> None:
+        """Start from the log as it is now; what this node has and the log does not know is said again."""
+        with self._paths.reader() as reader:
+            self._state = load_state(reader, self._paths.snapshots)
+        for task_id in self._view.dispatched.keys() - self._state.tasks.keys():
+            self._drop(task_id)
+        self._telemetry.tell(SayAgain())
+        self._downloader.tell(SayAgain())
 
     def _learn(self, committed: Sequence[Committed]) -> None:
         fold(self._state, committed)
@@ -128,10 +160,12 @@ class Worker(Actor):
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
-                    self._hub.unroute(event.task_id)
-                    self._awaited.pop(event.task_id, None)
-                    view.dispatched.discard(event.task_id)
-                    view.cancelling.discard(event.task_id)
+                    self._ended(event)
+                elif isinstance(event, ev.NodeStopped) and event.incarnation == self._incarnation:
+                    self._telemetry.tell(SayAgain())  # it was thought dead, and is not
+                elif isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, st.Ready):
+                    if event.runner_id in view.runners:
+                        view.runners[event.runner_id].ready = True
                 elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
                     view.fetching.discard(event.model_id)
         view.spent = {r for r in view.spent if r in self._state.runners or r in self._supervisors}
@@ -154,6 +188,21 @@ class Worker(Actor):
         if due is not None:
             self._timer = self.after(max(0.0, due - self.clock.now()), _Wake())
 
+    def _ended(self, event: ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled) -> None:
+        if isinstance(event, ev.TaskFailed):
+            self._drop(event.task_id)  # its runner may not know: the node was thought dead, say
+        self._view.dispatched.pop(event.task_id, None)
+        self._view.cancelling.discard(event.task_id)
+        self._hub.unroute(event.task_id)
+        self._awaited.pop(event.task_id, None)
+
+    def _drop(self, task_id: str) -> None:
+        """Nobody waits for what a runner may still be computing."""
+        runner_id = self._view.dispatched.pop(task_id, None)
+        self._view.cancelling.discard(task_id)
+        if runner_id is not None:
+            self._order(runner_id, wire.Cancel(task_id=task_id))
+
     # Steps
 
     def cancel_task(self, step: p.CancelTask) -> None:
@@ -171,6 +220,18 @@ class Worker(Actor):
         """Tell its supervisor."""
         self._view.runners[step.runner_id].stopping = True
         self._tell(step.runner_id, ShutDown())
+
+    def offer_runner(self, step: p.OfferRunner) -> None:
+        """Let the master decide whether it may carry on; without an answer it lives on."""
+        local = self._view.runners[step.runner_id]
+        local.offered = True
+        report = cmd.ReportAdoptable(
+            command_id=fresh("report"),
+            origin=self._node_id,
+            instance_id=local.instance_id,
+            placement=local.placement,
+        )
+        self._reporter.send(report, lambda: self.mailbox.put_system(_Offered(step.runner_id)))
 
     def report_lost(self, step: p.ReportLost) -> None:
         """Its supervisor has crashed, or belonged to a worker that has."""
@@ -205,7 +266,8 @@ class Worker(Actor):
 
         spec = ChildSpec(runner_id, start, restart="temporary", shutdown=SHUTDOWN_S)
         answer = self._runners.ask_future(AddChild(spec))
-        answer.add_done_callback(lambda done: self.mailbox.put_system(_Spawned(runner_id, done)))
+        spawned = partial(_Spawned, runner_id, step.instance_id, step.placement)
+        answer.add_done_callback(lambda done: self.mailbox.put_system(spawned(done)))
 
     def fetch_model(self, step: p.FetchModel) -> None:
         """Let the downloader bring the files; it reports by itself. Order again where it was not there."""
@@ -224,11 +286,15 @@ class Worker(Actor):
     def connect_runner(self, step: p.ConnectRunner) -> None:
         """Let it join the ranks of its group."""
         self._view.runners[step.rank.runner_id].connecting = True
-        connect = wire.Connect(
+        placement = step.placement
+        group = GroupSpec(
+            group_id=placement.ranks[0].runner_id,
             rank=step.rank.rank,
             hosts=step.hosts,
-            strategy=step.placement.strategy,
+            strategy="tensor" if placement.strategy == "tensor" else "pipeline",
+            timeout_s=self._settings.connect_timeout_s,
         )
+        connect = wire.Connect(engine=placement.engine, group=group)
         self._order(step.rank.runner_id, connect)
 
     def load_model(self, step: p.LoadModel) -> None:
@@ -259,7 +325,7 @@ class Worker(Actor):
         prompt = self._shelf.take(task.request_id, task.index)
         if prompt is None and self._may_come(task):
             return
-        self._view.dispatched.add(task.task_id)
+        self._view.dispatched[task.task_id] = task.runner_id
         if prompt is None:
             cause = Cause(
                 code="prompt_lost",
@@ -288,11 +354,11 @@ class Worker(Actor):
     # Runners
 
     def _spawned(self, message: _Spawned) -> None:
-        runner_id, answer = message
+        runner_id, answer = message.runner_id, message.answer
         if answer.error is None:
             address = answer.get()
             self._supervisors[runner_id] = address
-            self._view.runners[runner_id] = p.LocalRunner()
+            self._view.runners[runner_id] = p.LocalRunner(message.instance_id, message.placement)
             self.watch(address)
             return
         cause = Cause(code="spawn_failed", message=f"{runner_id} could not be started: {answer.error}")
@@ -372,6 +438,7 @@ _DO: dict[type[p.Step], Callable[[Worker, Any], None]] = {
     p.CancelTask: Worker.cancel_task,
     p.AbandonTask: Worker.abandon_task,
     p.ShutDownRunner: Worker.shut_down_runner,
+    p.OfferRunner: Worker.offer_runner,
     p.ReportLost: Worker.report_lost,
     p.ReportNeverSpawned: Worker.report_never_spawned,
     p.CreateRunner: Worker.create_runner,

@@ -81,6 +81,19 @@ class LinksChanged(Event, frozen=True):
     links: list[LinkReading]
 
 
+class BranchRejected(Event, frozen=True):
+    """After a partition, a node's side of the log gave way to the longer one. What it had decided after
+    decision ``fork`` is void; it is kept in that node's ``rejected_decisions``.
+    """
+
+    SUBJECT = "node_id"
+    node_id: str
+    fork: int
+    winner: str
+    reason: str
+    command_ids: list[str]
+
+
 class PeerRefused(Event, frozen=True):
     """Someone tried to join the cluster and was turned away, for this reason."""
 
@@ -302,6 +315,7 @@ ClusterEvent = (
     | NodeResourcesChanged
     | LinksChanged
     | PeerRefused
+    | BranchRejected
     | ActorFailed
     | DeadLettersCounted
     | ModelDescribed

@@ -16,6 +16,7 @@ from events.values import (
     LinkReading,
     ModelCard,
     ModelSource,
+    Placement,
     PlacementSettings,
     TaskKind,
     Timings,
@@ -156,6 +157,15 @@ class ReportNodeLost(Report, frozen=True):
     policy: Policy
 
 
+class ReportBranch(Report, frozen=True):
+    """What ``origin`` had decided on the losing side of a partition, and gave up."""
+
+    fork: int
+    winner: str
+    reason: str
+    command_ids: list[str]
+
+
 class ReportRefusedPeer(Report, frozen=True):
     """Someone tried to join and was turned away."""
 
@@ -210,6 +220,13 @@ class ReportRunner(Report, frozen=True):
     policy: Policy
 
 
+class ReportAdoptable(Report, frozen=True):
+    """A ready runner lives on a node that the log does not know of any more: it may carry its instance on."""
+
+    instance_id: str
+    placement: Placement
+
+
 class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="outcome", tag=True):
     """The task's answer is complete."""
 
@@ -252,11 +269,13 @@ ClusterCommand = (
     | ReportLinks
     | ReportNodeLost
     | ReportRefusedPeer
+    | ReportBranch
     | ReportActor
     | ReportModel
     | ReportModelGone
     | ReportDownload
     | ReportRunner
+    | ReportAdoptable
     | ReportTask
 )
 """The union that the log's commands decode to."""

@@ -286,6 +286,7 @@ _EVOLVE: dict[type[Event], Callable[[ClusterState, Any, float], object]] = {
     ev.NodeResourcesChanged: _node_resources_changed,
     ev.LinksChanged: _links_changed,
     ev.PeerRefused: _nothing,
+    ev.BranchRejected: _nothing,
     ev.ActorFailed: _nothing,
     ev.DeadLettersCounted: _nothing,
     ev.ModelDescribed: _model_described,

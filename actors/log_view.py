@@ -1,0 +1,34 @@
+"""The log as the ordering core reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.ordering.epochs import NO_EPOCH, Epoch, Run
+from actors.ordering.followers import MAX_BYTES
+from events.drivers import Driver
+from events.reader import LogReader
+
+
+class OrderedLog:
+    """Implements `actors.ordering.interface.LogView`; an entry is a decision with its events."""
+
+    def __init__(self, path: Path, driver: Driver) -> None:
+        self._reader = LogReader.open(path, driver=driver)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()
+
+    def last(self) -> tuple[Epoch, int]:
+        """Epoch and id of the newest decision."""
+        epoch, index = self._reader.last()
+        return (Epoch(*epoch) if epoch is not None else NO_EPOCH), index
+
+    def runs(self) -> list[Run]:
+        """The run map."""
+        return [Run(Epoch(*run[:3]), run.first, run.last) for run in self._reader.runs()]
+
+    def entries(self, after: int, limit: int) -> list[bytes]:
+        """The decisions after one, as other nodes append them."""
+        return self._reader.entries(after, limit, MAX_BYTES)
