@@ -213,8 +213,10 @@ def open_reading(path: Path, driver: Driver) -> Connection:
     connection = driver.open(path, write=False)
     try:
         _check(connection, path)
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, driver.error):
+            raise LogForeign(f"{path} can't be read as a SQLite database ({error}).") from error
         raise
     return connection
 

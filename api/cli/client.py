@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from actors.settings import Settings
 from api.cli.errors import CliError
 
-_CONNECT_S = 10.0
+PATIENCE_S = 10.0
 """Seconds to wait for a connection, and for the answer to a request that needs no computing."""
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -38,7 +38,8 @@ class ServerEvent:
 class Client:
     """Talks to one node. Each request has a connection of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, patience: float = PATIENCE_S) -> None:
+        self._patience = patience
         self._host = _ANY_ADDRESS.get(settings.host, settings.host)
         self._port = settings.api_port
 
@@ -50,7 +51,7 @@ class Client:
 
     def get(self, path: str, **query: object) -> Any:
         """The JSON answer to a GET. Raises `CliError` where no node answers, `ServerRefused`."""
-        return self._json("GET", _with_query(path, query), None, _CONNECT_S)
+        return self._json("GET", _with_query(path, query), None, self._patience)
 
     def post(self, path: str, body: object, *, timeout: float | None = None) -> Any:
         """The JSON answer to a POST; waits for as long as the node works on it unless given a time-out."""
@@ -89,7 +90,7 @@ class Client:
         return json.loads(text) if text else None
 
     def _connection(self, timeout: float | None) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_S)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._patience)
         try:
             connection.connect()
         except OSError as error:

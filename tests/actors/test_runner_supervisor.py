@@ -1,4 +1,4 @@
-"""Runner supervisors with real runner processes: deadlines in every phase, diagnosis, one end, nothing left."""
+"""Runner supervisors with real processes: deadlines in every phase, diagnosis, one end, nothing left."""
 
 from __future__ import annotations
 

@@ -14,6 +14,9 @@ from api.cli.checks.finding import Finding
 from api.cli.client import Client
 from api.cli.errors import CliError
 
+_PATIENCE_S = 2.0
+"""Seconds that a node may take to say that it is one."""
+
 
 def check(settings: Settings) -> Iterator[Finding]:
     """A finding on the address and port that the API would listen on."""
@@ -61,7 +64,7 @@ def _listens(status: str, address: Any, port: int) -> bool:
 def answers(settings: Settings) -> bool:
     """True where a Cuebook node answers at the settings' address."""
     try:
-        return "node_id" in Client(settings).get("/healthz")
+        return "node_id" in Client(settings, patience=_PATIENCE_S).get("/healthz")
     except (CliError, TypeError):
         return False
 
