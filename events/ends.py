@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -144,10 +145,18 @@ ORDER BY decisions.decision_id
 def runs(connection: Connection, upto: int) -> list[Run]:
     """The epochs that decisions up to ``upto`` belong to, in order. Decisions before the first have none."""
     base = read_base(connection)
-    found = [] if base is None else list(base.runs)
-    return _clipped(
-        [*found, *(_started(*row) for row in connection.execute(_STARTS, (upto,)).fetchall())], upto
-    )
+    older = [] if base is None else base.runs
+    found = [_started(*row) for row in connection.execute(_STARTS, (upto,)).fetchall()]
+    return _clipped([*older, *found], upto)
+
+
+def newest_run(connection: Connection) -> Run | None:
+    """The last of all runs, which ends where the log does."""
+    found = connection.execute(f"{_STARTS} DESC LIMIT 1", (sys.maxsize,)).fetchall()
+    if found:
+        return _started(*found[0])
+    base = read_base(connection)
+    return base.runs[-1] if base is not None and base.runs else None
 
 
 def _clipped(found: list[Run], upto: int) -> list[Run]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 
 from events.drivers import STDLIB, Driver
-from events.errors import LogDamaged
+from events.errors import LogDamaged, LogRewound
 from events.reader import LogReader
 from events.record import Committed
 
 Deliver = Callable[[Sequence[Committed]], None]
+OnRewind = Callable[[int], None]
+"""Told a decision_id: all that was delivered of later decisions is void, and what comes next follows it."""
 
 _BATCH = 200
 """Decisions in one delivery while a subscriber catches up."""
@@ -24,8 +26,9 @@ _logger = logging.getLogger(__name__)
 class Subscription:
     """One subscriber's place in the feed, made by `CommitFeed.subscribe`."""
 
-    def __init__(self, after: int, deliver: Deliver) -> None:
+    def __init__(self, after: int, deliver: Deliver, on_rewind: OnRewind | None = None) -> None:
         self._deliver = deliver
+        self._on_rewind = on_rewind
         self.position = after
         """The last decision_id that was delivered."""
         self.closed = False
@@ -50,6 +53,20 @@ class Subscription:
         self._deliver(new)
         self.position = new[-1].decision_id
 
+    def go_back(self, fork: int) -> None:
+        """Void what was delivered after ``fork``. For the feed only, which keeps the order.
+
+        Raises `LogRewound` where the subscriber can't go back, and whatever ``on_rewind`` raises.
+        """
+        if self.closed or self.position <= fork:
+            return
+        if self._on_rewind is None:
+            raise LogRewound(
+                f"The log was rewound to decision {fork}: a subscriber at {self.position} can't follow it."
+            )
+        self._on_rewind(fork)
+        self.position = fork
+
 
 class CommitFeed:
     """Hands on what the journal commits. A subscriber first gets the past from the file, then the present.
@@ -70,35 +87,69 @@ class CommitFeed:
         A subscriber whose ``deliver`` raises is closed and keeps the error, the others go on. Returns those.
         Answers to repeated commands, which were published before, are passed over.
         """
-        with self._lock:
-            failed = [each for each in self._subscriptions if _failed(each, committed)]
-            self._subscriptions = [each for each in self._subscriptions if not each.closed]
-        return failed
+        return self._for_each(lambda each: each.push(committed))
 
-    def subscribe(self, after: int, deliver: Deliver) -> Subscription:
+    def rewound(self, fork: int, appended: Sequence[Committed]) -> list[Subscription]:
+        """Tell all subscribers that the log was rewound to ``fork``, and deliver what was appended instead.
+
+        Called by the journal, in order with what it publishes. A subscriber beyond ``fork`` that gave no
+        ``on_rewind`` is closed, as one whose delivery fails. Returns those.
+        """
+
+        def follow(each: Subscription) -> None:
+            each.go_back(fork)
+            each.push(appended)
+
+        return self._for_each(follow)
+
+    def subscribe(
+        self, after: int, deliver: Deliver, on_rewind: OnRewind | None = None, rewinds: int | None = None
+    ) -> Subscription:
         """Call ``deliver`` with every decision after the one with id ``after``, in batches, for ever.
 
         Calls it in this thread for what is in the file, and later in the publisher's; it must not block.
-        Raises what ``deliver`` raises while catching up, and what `LogReader.open` raises.
+        ``on_rewind`` is called between deliveries, in order with them, where the log goes back, and may come
+        twice for one rewind. ``rewinds`` is `LogReader.rewinds` before ``after`` was chosen: a rewind since
+        then is not missed. Raises what these raise while catching up, `LogIncomplete`, and what
+        `LogReader.open` raises.
         """
-        subscription = Subscription(after, deliver)
+        subscription = Subscription(after, deliver, on_rewind)
         with LogReader.open(self._path, driver=self._driver) as reader:
-            _catch_up(subscription, reader)
+            seen = _catch_up(subscription, reader, reader.rewinds() if rewinds is None else rewinds)
             with self._lock:
-                _catch_up(subscription, reader)
+                _catch_up(subscription, reader, seen)
                 self._subscriptions.append(subscription)
         return subscription
 
+    def _for_each(self, serve: Callable[[Subscription], None]) -> list[Subscription]:
+        with self._lock:
+            failed = [each for each in self._subscriptions if _failed(each, serve)]
+            self._subscriptions = [each for each in self._subscriptions if not each.closed]
+        return failed
 
-def _catch_up(subscription: Subscription, reader: LogReader) -> None:
-    decisions = reader.decisions(after=subscription.position)
-    while batch := list(islice(decisions, _BATCH)):
-        subscription.push(batch)
+
+def _catch_up(subscription: Subscription, reader: LogReader, rewinds: int) -> int:
+    """Deliver what is in the file. ``rewinds`` is the number that the subscriber knows of; returns the last.
+
+    What was read is delivered only if no rewind came meanwhile, so that it follows what was delivered before.
+    """
+    while True:
+        batch: list[Committed] = []
+        with suppress(LogRewound):
+            batch = list(reader.decisions(after=subscription.position, limit=_BATCH))
+        seen, fork = reader.rewinds(), reader.fork_since(rewinds)
+        if fork is not None:
+            subscription.go_back(fork)
+        elif batch:
+            subscription.push(batch)
+        else:
+            return seen
+        rewinds = seen
 
 
-def _failed(subscription: Subscription, committed: Sequence[Committed]) -> bool:
+def _failed(subscription: Subscription, serve: Callable[[Subscription], None]) -> bool:
     try:
-        subscription.push(committed)
+        serve(subscription)
     except Exception as error:
         _logger.exception("A subscriber at decision %d is closed: its delivery failed", subscription.position)
         subscription.error = error

@@ -17,7 +17,7 @@ from events.catalogue import EVENT_TYPES
 from events.chain import Row
 from events.codec import EVENTS, encode
 from events.drivers import STDLIB, Connection, Driver
-from events.ends import Base, Run, read_base, runs, tail_at
+from events.ends import Base, Run, newest_run, read_base, runs, tail_at
 from events.errors import LogIncomplete, LogRewound
 from events.from_rows import SELECT_DECISIONS, SELECT_EVENTS, committed, recorded
 from events.record import Committed, Recorded
@@ -144,6 +144,15 @@ class LogReader:
         """The decision that an event belongs to."""
         return self._one("decision_id = (SELECT decision_id FROM events WHERE seq = ?)", seq)
 
+    def decision_id_at(self, seq: int) -> int:
+        """The id of the decision that an event belongs to, or that the log's base is; 0 where neither is."""
+        sql = "SELECT decision_id FROM events WHERE seq = ?"
+        found = self._connection.execute(sql, (seq,)).fetchall()
+        if found:
+            return found[0][0]
+        base = self.base()
+        return base.decision_id if base is not None and base.seq == seq else 0
+
     def seq_at(self, at: float) -> int:
         """The last seq with ``at`` not later (Unix seconds), 0 where there is none. Searches from the end."""
         sql = "SELECT seq FROM events WHERE at <= ? ORDER BY seq DESC LIMIT 1"
@@ -187,9 +196,8 @@ class LogReader:
     def last(self) -> tuple[tuple[int, str, str] | None, int]:
         """The epoch (n, node_id, incarnation) and the id of the newest decision; None and 0 without one."""
         with self._moment():
-            last = self.last_decision()
-            found = runs(self._connection, last)
-        return (found[-1][:3] if found else None), last
+            last, run = self.last_decision(), newest_run(self._connection)
+        return (run[:3] if run else None), last
 
     def entries(self, after: int, limit: int, max_bytes: int) -> list[bytes]:
         """The decisions after ``after`` with their events, for `EventLog.append_entries` of another node.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from events.errors import LogRewound
 from events.reader import LogReader
 from projections import fingerprint
 from projections.evolve import apply
@@ -49,10 +50,17 @@ def save(state: ClusterState, reader: LogReader, directory: Path) -> Path:
 
 
 def load_state(reader: LogReader, directory: Path | None = None, upto: int | None = None) -> ClusterState:
-    """The state at ``upto`` (default: the head), from the newest usable snapshot and the events after it."""
-    upto = reader.head() if upto is None else upto
-    state = next(_usable(reader, directory, upto), None) if directory is not None else None
-    return catch_up(state or ClusterState(), reader, upto)
+    """The state at ``upto`` (default: the head), from the newest usable snapshot and the events after it.
+
+    Raises `events.errors.LogIncomplete` where no snapshot is usable and the log still lacks its past.
+    """
+    while True:
+        end = reader.head() if upto is None else upto
+        state = next(_usable(reader, directory, end), None) if directory is not None else None
+        try:
+            return catch_up(state or ClusterState(), reader, end)
+        except LogRewound:
+            _logger.info("The log was rewound while the state was loaded: loading it again")
 
 
 def catch_up(state: ClusterState, reader: LogReader, upto: int | None = None) -> ClusterState:
