@@ -384,7 +384,9 @@ class Gateway:
         """The log is another one: requests that only the lost side knew end, and their clients are told."""
         with self._paths.reader() as reader:
             self.state = load_state(reader, self._paths.snapshots)
-        message = "The cluster was divided, and this request was decided on the side that gave way. Ask again."
+        message = (
+            "The cluster was divided, and this request was decided on the side that gave way. Ask again."
+        )
         cause = Cause(code="superseded", message=message)
         for task_id in [task_id for task_id in self._tasks if task_id not in self.state.tasks]:
             self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=_NO_TOKENS))

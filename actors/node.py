@@ -3,7 +3,7 @@
 node (rest_for_one)
   journal
   core (one_for_one)
-    master, projector, downloader
+    master, router, projector, downloader
     work (one_for_all): runners, worker
     telemetry, api
 """
@@ -24,11 +24,17 @@ from actors.address import Address
 from actors.clock import SYSTEM_CLOCK
 from actors.downloader import Downloader
 from actors.gateway import Gateway
-from actors.journal import Journal
+from actors.journal import ALONE, Journal
 from actors.master import Master
+from actors.net.interfaces import interfaces
+from actors.net.mesh import Mesh
+from actors.net.mesh_settings import MeshSettings
+from actors.net.transport import Peer
+from actors.ordering.interface import Member, Timing
 from actors.projector import Projector
 from actors.replica import Paths
 from actors.reporter import Reporter
+from actors.router import Router
 from actors.settings import Settings
 from actors.streams import PromptShelf, TokenHub
 from actors.supervision import ChildSpec, Supervisor
@@ -102,7 +108,7 @@ class Node:
         system = ActorSystem(observer=self._observe)
         paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
         feed = CommitFeed(paths.log, driver=driver)
-        journal = ChildSpec("journal", lambda: Journal(paths.log, driver, feed), shutdown=10)
+        journal = ChildSpec("journal", lambda: self._journal(paths, feed), shutdown=10)
         core = ChildSpec(
             "core",
             lambda: Supervisor(self._core(paths, feed, journal.address)),
@@ -115,16 +121,23 @@ class Node:
         self._root.wait_started(2 * STOP_TIMEOUT_S)
         address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
 
-    def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
-        """The actors that can be restarted one by one, in the order of their start.
-
-        When all of them restart, with the journal, the node counts as started anew: in a new incarnation.
-        """
-        settings = self.settings
+    def _journal(self, paths: Paths, feed: CommitFeed) -> Journal:
+        """With a new journal everything starts anew: the node counts as another incarnation of itself."""
         self.incarnation = fresh("start")
-        shelf, hub = PromptShelf(), TokenHub()
+        me = Member(self.node_id, self.incarnation, seniority=-SYSTEM_CLOCK.now())
+        timing = Timing() if self.settings.cluster else ALONE
+        return Journal(me, paths.log, paths.driver, feed, timing)
+
+    def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
+        """The actors that can be restarted one by one, in the order of their start."""
+        settings = self.settings
+        shelf, hub = PromptShelf(), TokenHub(self.node_id)
+        router = ChildSpec("router", lambda: self._router(journal, master.address, hub, reporter))
         master = ChildSpec(
-            "master", lambda: Master(self.node_id, self.incarnation, journal, paths, settings.policy)
+            "master",
+            lambda: Master(
+                self.node_id, self.incarnation, journal, router.address, paths, feed, settings.policy
+            ),
         )
         if self._reporter is not None:
             self._reporter.close()
@@ -145,6 +158,7 @@ class Node:
                 reporter,
                 runners.address,
                 downloader.address,
+                telemetry.address,
                 shelf,
                 hub,
             ),
@@ -153,11 +167,32 @@ class Node:
         work = ChildSpec("work", lambda: Supervisor([runners, worker], strategy="one_for_all"), shutdown=40)
         telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
         children = [master, projector, downloader, work, telemetry]
+        if settings.cluster:
+            children.insert(1, router)
         if self._server is not None:
             server = self._server
             gateway = (self.node_id, settings, paths, feed, master.address, downloader.address, shelf, hub)
             children.append(ChildSpec("api", lambda: server(Gateway(*gateway)), shutdown=10))
         return children
+
+    def _router(self, journal: Address, master: Address, hub: TokenHub, reporter: Reporter) -> Router:
+        settings, identity = self.settings, self._identity()
+        me = Peer(
+            node_id=self.node_id,
+            name=identity.name,
+            version=identity.version,
+            api_url=identity.api_url,
+            port=settings.cluster_port,
+        )
+        mesh = MeshSettings(
+            cluster=settings.cluster,
+            secret=settings.cluster_secret,
+            bind=settings.cluster_host,
+            port=settings.cluster_port,
+            seeds=tuple(seed for seed in settings.cluster_peers.split(",") if seed),
+            multicast=settings.cluster_multicast,
+        )
+        return Router(me, Mesh(mesh), journal, master, hub, reporter)
 
     def _identity(self) -> Identity:
         settings = self.settings
@@ -167,6 +202,7 @@ class Node:
             name=settings.node_name or platform.node() or self.node_id,
             version=metadata.version("cuebook"),
             api_url=f"http://{settings.host}:{settings.api_port}",
+            host=_host(settings),
         )
 
     def _observe(self, incident: ActorIncident) -> None:
@@ -185,6 +221,14 @@ class Node:
                 dead_letters=incident.dead_letters,
             )
         )
+
+
+def _host(settings: Settings) -> str:
+    """The address at which the ranks on other nodes find those on this one."""
+    if settings.cluster_host not in ("", "0.0.0.0", "::"):
+        return settings.cluster_host
+    outward = [i.address for i in interfaces() if not i.loopback and ":" not in i.address]
+    return outward[0] if settings.cluster_secret and outward else "127.0.0.1"
 
 
 def node_id(home: Path) -> str:

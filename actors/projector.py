@@ -18,6 +18,8 @@ logger = logging.getLogger("cuebook.projector")
 
 SNAPSHOT_EVERY = 20_000
 """Events between two snapshots of the state."""
+BATCH = 500
+"""Decisions in one transaction while it catches up."""
 LAG_S = 0.1
 """Seconds that it waits for more before it writes, so that a busy node pays for few transactions."""
 
@@ -39,15 +41,16 @@ class Projector(Actor):
     def started(self) -> None:
         """Open the tables, or make them anew where their form is another one, and catch up."""
         self._reader = self._paths.reader()
-        self._mirror = Mirror.open(self._path, self._reader, self._paths.snapshots)
-        self._mirror.catch_up(self._reader)
-        self._snapshot_seq = self._mirror.position.seq
-        self._subscription = self._feed.subscribe(self._mirror.position.decision_id, self._wake)
+        self._open()
+        self._catch_up()
+        self._subscription = self._feed.subscribe(
+            self._mirror.position.decision_id, self._wake, lambda _: self._wake([])
+        )
 
     def stopping(self) -> None:
         """Write what is there, then close."""
         self._subscription.close()
-        self._mirror.catch_up(self._reader)
+        self._catch_up()
         self._mirror.close()
         self._reader.close()
 
@@ -56,10 +59,28 @@ class Projector(Actor):
         if not isinstance(message, CatchUp):
             raise TypeError(f"the projector takes no {type(message).__name__}")
         self._due = False
-        self._mirror.catch_up(self._reader)
+        self._catch_up()
         if self._mirror.position.seq - self._snapshot_seq >= SNAPSHOT_EVERY:
             self._save_snapshot()
         return self._mirror.position.decision_id
+
+    def _open(self) -> None:
+        self._rewinds = self._reader.rewinds()
+        self._mirror = Mirror.open(self._path, self._reader, self._paths.snapshots)
+        self._snapshot_seq = self._mirror.position.seq
+
+    def _catch_up(self) -> None:
+        """Write what is new. Where the log went back meanwhile, the tables are of another history: anew."""
+        while True:
+            after = self._mirror.position.decision_id
+            batch = list(self._reader.decisions(after=after, limit=BATCH))
+            if self._reader.rewinds() != self._rewinds:
+                self._mirror.close()
+                self._open()
+            elif batch:
+                self._mirror.apply(batch)
+            else:
+                return
 
     def _wake(self, committed: Sequence[Committed]) -> None:  # noqa: ARG002
         if not self._due:

@@ -41,7 +41,7 @@ class Reporter:
         self._closed = False
 
     def send(self, report: Report, told: Callable[[], None] | None = None) -> None:
-        """Hand in a report; any thread, never blocks. ``told`` is called when the master has decided on it."""
+        """Hand in a report; any thread, never blocks. ``told`` is called when it is decided."""
         with self._lock:
             if told is not None:
                 self._told[report.command_id] = told

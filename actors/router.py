@@ -17,13 +17,15 @@ from actors.deferred import Deferred
 from actors.journal import Attach, FromPeer, PeerDown, PeerUp
 from actors.net.transport import STREAM, Peer, Transport
 from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.remote import decode_command, encode_answer
 from actors.reporter import Reporter
 from actors.streams import TokenHub
-from actors.remote import decode_command, encode_answer
 from events import commands as cmd
 from events.ids import fresh
 from events.values import LinkReading
 
+LOG = "log"
+COMMAND = "command"
 LINKS_EVERY_S = 5.0
 """Seconds between two readings of the links; the log keeps only what changed enough."""
 
@@ -66,7 +68,7 @@ class Router(Actor):
     def started(self) -> None:
         """Open the network. Raises where the port is taken or the address can't be used."""
         self._hub.connect(lambda node_id, payload: self._transport.send(node_id, STREAM, payload))
-        self._journal.tell(Attach(lambda node_id, payload: self._transport.send(node_id, "log", payload)))
+        self._journal.tell(Attach(self._send_log))
         self._transport.start(self._me, self)
         self._timer = self.after(LINKS_EVERY_S, _Read())
 
@@ -82,7 +84,7 @@ class Router(Actor):
         """Pass a command on, or read the links."""
         match message:
             case Forward():
-                return self._transport.request(message.node_id, "command", message.payload, message.timeout)
+                return self._transport.request(message.node_id, COMMAND, message.payload, message.timeout)
             case _Read():
                 self._read_links()
             case _:
@@ -119,13 +121,13 @@ class Router(Actor):
         """Sort by topic."""
         if topic == STREAM:
             self._hub.arrived(node_id, payload)
-        elif topic == "log":
+        elif topic == LOG:
             self._journal.tell_system(FromPeer(node_id, payload))
         else:
             logger.warning("%s sent something on the unknown topic %r", node_id, topic)
 
-    def request(self, node_id: str, topic: str, payload: bytes) -> Deferred[bytes]:
-        """Have this node's master decide another node's command."""
+    def request(self, node_id: str, topic: str, payload: bytes) -> Deferred[bytes]:  # noqa: ARG002
+        """Have this node's master decide another node's command; the only topic of requests."""
         answer = Deferred[bytes]()
         try:
             decided = self._master.ask_future(decode_command(payload))
@@ -138,6 +140,9 @@ class Router(Actor):
                 )
             )
         return answer
+
+    def _send_log(self, node_id: str, payload: bytes) -> bool:
+        return self._transport.send(node_id, LOG, payload)
 
     def _tell(self, message: PeerUp | PeerDown) -> None:
         self._journal.tell_system(message)

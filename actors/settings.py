@@ -35,11 +35,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models_dir: str = ""
     models_dirs: str = ""
     models_read_only_dirs: str = ""
+    cluster: str = ""
+    cluster_secret: str = ""
+    cluster_host: str = ""
+    cluster_port: int = 52416
+    cluster_peers: str = ""
+    cluster_multicast: bool = True
     offline: bool = False
     no_batch: bool = False
     prefill_chunk: int = 0
     threads: int = 0
     start_timeout_s: float = 400.0
+    connect_timeout_s: float = 60.0
     load_timeout_s: float = 300.0
     load_timeout_s_per_gb: float = 1.0
     warm_up_timeout_s: float = 300.0
@@ -55,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse what can't work, before anything starts."""
         if not 0 <= self.api_port <= 65535:
             raise ValueError(f"api_port must be between 0 and 65535, got {self.api_port}")
-        for phase in ("start", "load", "warm_up", "prefill", "decode"):
+        for phase in ("start", "connect", "load", "warm_up", "prefill", "decode"):
             seconds = getattr(self, f"{phase}_timeout_s")
             if not 0 < seconds < math.inf:
                 raise ValueError(f"{phase}_timeout_s must be above 0 seconds and finite, got {seconds}")

@@ -63,7 +63,7 @@ class _Offered(NamedTuple):
 
 
 class _Rewound(NamedTuple):
-    """This node's side of the log gave way: the state is another one."""
+    """The log went back to a fork: the state is another one."""
 
 
 class _Spawned(NamedTuple):

@@ -47,14 +47,10 @@ def adopt(state: ClusterState, command: cmd.ReportAdoptable, facts: Facts) -> li
         return []
     placement = msgspec.structs.replace(command.placement, attempt=instance.attempts + 1)
     return [
-        ev.InstanceRetried(
-            instance_id=instance.instance_id, by=f"node {command.origin}, whose runner lives"
-        ),
+        ev.InstanceRetried(instance_id=instance.instance_id, by=f"node {command.origin}, whose runner lives"),
         ev.InstancePlaced(instance_id=instance.instance_id, placement=placement, candidates=[]),
         *(
-            ev.RunnerStatusChanged(
-                runner_id=rank.runner_id, instance_id=instance.instance_id, status=Ready()
-            )
+            ev.RunnerStatusChanged(runner_id=rank.runner_id, instance_id=instance.instance_id, status=Ready())
             for rank in placement.ranks
         ),
         ev.InstanceReady(instance_id=instance.instance_id, load_s=0.0),

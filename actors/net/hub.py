@@ -67,6 +67,7 @@ class Hub(PairOwner):
             str, tuple[Link, float]
         ] = {}  # control links that wait for their stream link, by life
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._client = new_client()
         tls = own.server
@@ -97,9 +98,8 @@ class Hub(PairOwner):
         for link, _ in self._half.values():
             link.end("this node leaves")
         for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._closing, return_exceptions=True)
         await self._listener.close()
         await self._client.close()
 
@@ -240,7 +240,9 @@ class Hub(PairOwner):
             await channel.close()
             raise
         link = self._link(channel)
-        self._spawn(link.closed())
+        closing = self._loop.create_task(link.closed())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
         return link, greeted
 
     async def _ask(self, seed: Seed) -> None:

@@ -99,7 +99,7 @@ class MemoryHub:
         self._nodes.pop(node.me.node_id, None)
         for pair, life in list(self._lives.items()):
             if node.me.node_id in pair:
-                self.clock.call_later(0.0, partial(life.end, "it left the cluster"))
+                self.clock.call_later(0.0, partial(life.farewell, "it left the cluster"))
 
     def parted(self, pair: frozenset[str]) -> None:
         """The links of two nodes are gone; they try again."""
@@ -255,6 +255,12 @@ class _Life:
             near.sessions.pop(far.me.node_id, None)
             near.within(partial(near.handlers.peer_down, far.me.node_id, why))
         self.hub.parted(frozenset(self._sessions))
+
+    def farewell(self, why: str) -> None:
+        """End once what was sent has arrived."""
+        for lane in (*self._control, *self._stream):
+            lane.flush()
+        self.hub.clock.call_later(self.hub.delay_s, partial(self.end, why))
 
     def flush(self) -> None:
         """Send what waited while nothing got through."""
