@@ -85,6 +85,32 @@ def _(command: cmd.ReportResources) -> str:
 
 
 @asked.register
+def _(command: cmd.ReportLinks) -> str:
+    return f"{command.origin} measured its ways to {count(len(command.links), 'other node')}"
+
+
+@asked.register
+def _(command: cmd.ReportNodeLost) -> str:
+    return f"{command.origin} reported that {command.node_id} was lost: {reason(command.cause)}"
+
+
+@asked.register
+def _(command: cmd.ReportRefusedPeer) -> str:
+    return f"{command.origin} reported that it had turned away {command.host}"
+
+
+@asked.register
+def _(command: cmd.ReportBranch) -> str:
+    return f"{command.origin} reported that its side of the log gave way after decision {command.fork}"
+
+
+@asked.register
+def _(command: cmd.ReportAdoptable) -> str:
+    runners = ", ".join(rank.runner_id for rank in command.placement.ranks)
+    return f"{command.origin} reported that {runners} of {command.instance_id} lives on"
+
+
+@asked.register
 def _(command: cmd.ReportActor) -> str:
     if command.dead_letters:
         letters = count(command.dead_letters, "message")

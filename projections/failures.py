@@ -59,10 +59,17 @@ def _actor(event: ev.ActorFailed) -> Failure:
     return Failure("actor", event.actor, "actor_crashed", event.error, detail)
 
 
+def _branch(event: ev.BranchRejected) -> Failure:
+    detail = [f"fork: {event.fork}", f"winner: {event.winner}", *event.command_ids]
+    return Failure("node", event.node_id, "branch_rejected", event.reason, detail)
+
+
 _FAILURES: dict[type[Event], Callable[[Any], Failure | None]] = {
     ev.RunnerStatusChanged: _runner,
     ev.NodeStopped: _node,
     ev.ActorFailed: _actor,
+    ev.PeerRefused: lambda event: Failure("node", event.node_id, "peer_refused", event.reason, [event.host]),
+    ev.BranchRejected: _branch,
     ev.DownloadFailed: lambda event: _caused("download", event.model_id, event.cause),
     ev.InstanceSetBack: lambda event: _caused("instance", event.instance_id, event.cause),
     ev.InstanceFailed: lambda event: _caused("instance", event.instance_id, event.cause),

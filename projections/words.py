@@ -179,6 +179,28 @@ def _(event: ev.ActorFailed) -> str:
 
 
 @sentence.register
+def _(event: ev.LinksChanged) -> str:
+    if not event.links:
+        return f"{event.node_id} reaches no other node"
+    ways = ", ".join(f"{link.node_id} in {link.latency_s * 1000:.2g} ms" for link in event.links)
+    return f"{event.node_id} reaches {ways}"
+
+
+@sentence.register
+def _(event: ev.PeerRefused) -> str:
+    return f"{event.node_id} turned away {event.host}: {event.reason}"
+
+
+@sentence.register
+def _(event: ev.BranchRejected) -> str:
+    lost = count(len(event.command_ids), "decision")
+    return (
+        f"{lost} of {event.node_id} after decision {event.fork} gave way to epoch {event.winner}, because "
+        f"{event.reason}; they are kept in its table rejected_decisions"
+    )
+
+
+@sentence.register
 def _(event: ev.DeadLettersCounted) -> str:
     messages = count(event.count, "message")
     return f"{messages} reached {event.actor} of {event.node_id} after its end, such as {event.sample}"

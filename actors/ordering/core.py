@@ -236,7 +236,13 @@ class Core:
     # What follows from the whole
 
     def _review(self) -> None:
-        """Give up what has become void, then join, lead or wait."""
+        """Give up what has become void, then join, lead or wait.
+
+        Not while entries are on their way into the log: a run map without them would be a wrong one. The next
+        input, at the latest the next beat, comes when they are in it.
+        """
+        if any(isinstance(effect, io.Append | io.Rewind) for effect in self._effects):
+            return
         if self._joining is not None and self._has_failed(self._joining):
             self._joining = None
         if self._following is not None:
