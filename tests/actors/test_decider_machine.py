@@ -254,7 +254,8 @@ class Commands(RuleBasedStateMachine):
                     for runner in state.instance_runners(instance):
                         assert state.nodes[runner.node_id].up
                         assert not isinstance(runner.status, status.Failed | status.Shutdown)
-                        assert ready == isinstance(runner.status, status.Ready | status.ShuttingDown)
+                        if not isinstance(runner.status, status.ShuttingDown):
+                            assert ready == isinstance(runner.status, status.Ready)
 
     @invariant()
     def a_task_is_with_a_ready_instance(self) -> None:
@@ -274,4 +275,4 @@ class Commands(RuleBasedStateMachine):
 
 
 TestCommands = Commands.TestCase
-TestCommands.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)
+TestCommands.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)
