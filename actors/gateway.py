@@ -161,10 +161,12 @@ class Gateway:
     async def open(self) -> None:
         """Rebuild the state and follow the log and the runners' tokens."""
         self._loop = asyncio.get_running_loop()
+        self._scheduled = True  # what arrives from now on waits until the state that it follows is here
         self.state, self._subscription = await asyncio.to_thread(
             follow, self._paths, self._feed, self._arrived, self._arrived
         )
         self._hub.attach(self._arrived, self._arrived)
+        self._drain()
 
     def close(self) -> None:
         """Follow no more."""

@@ -85,6 +85,9 @@ def _instance(client: Client) -> str:
 
 
 def _what_next(settings: Settings, client: Client, instance_id: str) -> str:
+    browse = command_line(settings, "browse", client=False)
+    if find_spec("datasette") is None:
+        browse += "    (needs Datasette: the extra `browse`)"
     ask = '{"model": "' + MODEL + '", "messages": [{"role": "user", "content": "Hello!"}]}'
     return f"""
 The node goes on serving. In another terminal, try
@@ -93,6 +96,6 @@ The node goes on serving. In another terminal, try
   {command_line(settings, "chat", client=True)}
   {command_line(settings, "status", client=True)}
   {command_line(settings, f"replay why {instance_id}", client=False)}
-  {command_line(settings, "browse", client=False)}
+  {browse}
 
 Ctrl-C stops it."""

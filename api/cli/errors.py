@@ -11,4 +11,7 @@ class NotInstalled(CliError):
     """An optional part is missing; the message names the extra that brings it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} is not installed. Install it with: pip install 'cuebook[{extra}]'")
+        super().__init__(
+            f"{what} is not installed. Install it with: pip install 'cuebook[{extra}]' "
+            f"(in a clone of the repository: pip install '.[{extra}]')."
+        )

@@ -26,6 +26,5 @@ def _program() -> str:
     """``cuebook`` where the shell finds this one under that name, else the path that it was started by."""
     started = Path(sys.argv[0])
     found = shutil.which("cuebook")
-    if found and started.exists() and os.path.samefile(found, started):
-        return "cuebook"
-    return shlex.quote(sys.argv[0])
+    on_path = found is not None and started.exists() and os.path.samefile(found, started)
+    return "cuebook" if on_path or started.suffix == ".py" else shlex.quote(sys.argv[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sqlite3
 from argparse import ArgumentParser
@@ -60,8 +61,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 def written_type(kind: type[msgspec.Struct], field: str) -> str:
     """A field's type as the source has it."""
-    owner = next(base for base in kind.__mro__ if field in base.__dict__.get("__annotations__", {}))
-    return owner.__annotations__[field]
+    return next(found[field] for base in kind.__mro__ if field in (found := inspect.get_annotations(base)))
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
@@ -99,7 +99,7 @@ def _names(section: str, after: str) -> list[str]:
 
 def test_settings_page_has_every_setting_with_flags_and_default() -> None:
     table = rows((DOCS / "settings.md").read_text())
-    assert list(sorted(table)) == sorted(Settings.__struct_fields__)
+    assert sorted(table) == sorted(Settings.__struct_fields__)
     for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True):
         flags, shown, meaning = table[name]
         assert re.findall(r"`([^`]+)`", flags) == flags_of(name)
