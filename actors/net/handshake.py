@@ -18,6 +18,7 @@ from actors.net.greeting import (
     Greeting,
     Hello,
     Lane,
+    Myself,
     Proof,
     Refusal,
     Refused,
@@ -94,7 +95,11 @@ async def _answer(
             PROTOCOL, terms.process, tag_of(terms.cluster), terms.mode, terms.me, secrets.token_bytes(32)
         )
     )
-    _check(terms, hello, channel)
+    try:
+        _check(terms, hello, channel)
+    except Myself:
+        await channel.send(challenge)  # the dialer has to see it too
+        raise
     await channel.send(challenge)
     proof = _expect(Proof, await channel.receive())
     if not own.accepts(proof.mac, Side.DIALER, (said, challenge), own.fingerprint):
@@ -120,7 +125,7 @@ def _expect(kind: type[T], data: bytes) -> T:
 
 
 async def _refuse(channel: Channel, refused: Refused) -> None:
-    if not refused.by_peer:
+    if not refused.by_peer and not isinstance(refused, Myself):
         await channel.send(pack(Refusal(str(refused))))
 
 

@@ -69,11 +69,11 @@ class Hub(PairOwner):
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._client = new_client()
         tls = own.server
         self._listener = Listener(
             listen(settings.hosts(), settings.port), tls, self._accepted, self._refusals.tell
         )
+        self._client = new_client()
         me = msgspec.structs.replace(me, port=self._listener.port)
         self._terms = Terms(me, secrets.token_hex(8), settings.cluster, own.mode)
         self.port = self._listener.port

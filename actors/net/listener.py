@@ -21,6 +21,11 @@ from actors.net.interfaces import with_scope
 from actors.net.transport import TransportError
 
 _BACKLOG = 128
+# asyncio's TLS client sends no alert where it doesn't accept a certificate: it hangs up.
+_BROKEN_OFF = (
+    "a caller broke off the TLS handshake. Where it is a node, it doesn't accept this node's certificate: "
+    "both need certificates of the same authority."
+)
 
 
 class Listener:
@@ -75,6 +80,8 @@ class Listener:
             self._failed(host, tls_refusal(error))
         except OSError:
             connection.close()
+            if self._tls and self._tls.verify_mode is ssl.CERT_REQUIRED:
+                self._failed(host, _BROKEN_OFF)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != PATH:

@@ -45,7 +45,9 @@ class World(ABC):
             self.transports[node_id] = self.make(node_id, queue_messages)
             self.transports[node_id].start(peer(node_id), self.recorders[node_id])
         for node_id in self.transports:
-            eventually(lambda node_id=node_id: self.recorders[node_id].up == self.transports.keys() - {node_id})
+            eventually(
+                lambda node_id=node_id: self.recorders[node_id].up == self.transports.keys() - {node_id}
+            )
         return [self.transports[node_id] for node_id in node_ids]
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+_BIASED = ("q_proj", "k_proj", "v_proj")
 HIDDEN, FFN, HEADS, KV_HEADS, LAYERS, VOCAB = 64, 128, 4, 2, 2, 440
 
 CORPUS = [
@@ -30,20 +31,31 @@ TEMPLATE = (
 
 
 def tiny_model_dir(
-    path: Path, *, endless: bool = False, context: int = 4096, seed: int = 7, layers: int = LAYERS
+    path: Path,
+    *,
+    endless: bool = False,
+    context: int = 4096,
+    seed: int = 7,
+    layers: int = LAYERS,
+    model_type: str = "llama",
+    tied: bool = False,
 ) -> Path:
     """Write the model to ``path`` and return it. Equal arguments give equal bytes.
 
-    ``endless``: no token ends an answer, so that generation runs up to its token limit.
+    ``endless``: no token ends an answer, so that generation runs up to its token limit. ``model_type``:
+    llama or qwen2. ``tied``: the embeddings are the output layer too.
     """
     path.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer()
     tokenizer.save(str(path / "tokenizer.json"))
     end = None if endless else tokenizer.token_to_id("<|im_end|>")
     _write(path / "tokenizer_config.json", _tokenizer_config(endless))
-    _write(path / "config.json", _config(context, layers, end))
+    _write(path / "config.json", _config(context, layers, end, model_type, tied))
     _write(path / "generation_config.json", {} if end is None else {"eos_token_id": [end]})
-    save_file(_weights(seed, layers), str(path / "model.safetensors"), metadata={"format": "pt"})
+    weights = _weights(seed, layers, biased=model_type == "qwen2")
+    if tied:
+        del weights["lm_head.weight"]
+    save_file(weights, str(path / "model.safetensors"), metadata={"format": "pt"})
     return path
 
 
@@ -73,10 +85,10 @@ def _tokenizer_config(endless: bool) -> dict[str, object]:
     return config if endless else config | {"eos_token": "<|im_end|>"}
 
 
-def _config(context: int, layers: int, end: int | None) -> dict[str, object]:
+def _config(context: int, layers: int, end: int | None, model_type: str, tied: bool) -> dict[str, object]:
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{model_type.capitalize()}ForCausalLM"],
+        "model_type": model_type,
         "hidden_size": HIDDEN,
         "intermediate_size": FFN,
         "num_attention_heads": HEADS,
@@ -87,13 +99,13 @@ def _config(context: int, layers: int, end: int | None) -> dict[str, object]:
         "max_position_embeddings": context,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": tied,
         "torch_dtype": "float32",
         "eos_token_id": end,
     }
 
 
-def _weights(seed: int, layers: int) -> dict[str, np.ndarray]:
+def _weights(seed: int, layers: int, *, biased: bool) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (VOCAB, HIDDEN),
@@ -102,6 +114,9 @@ def _weights(seed: int, layers: int) -> dict[str, np.ndarray]:
     }
     for i in range(layers):
         shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in _layer().items()}
+        if biased:
+            biases = {name: shape[:1] for name, shape in _layer().items() if name[-6:] in _BIASED}
+            shapes |= {f"model.layers.{i}.{name}.bias": shape for name, shape in biases.items()}
     return {name: _tensor(draw, shape) for name, shape in sorted(shapes.items())}
 
 

@@ -12,7 +12,11 @@ from actors.net.transport import Peer
 
 
 def peer(node_id: str, **fields: Any) -> Peer:
-    known: dict[str, Any] = {"name": f"name-of-{node_id}", "version": "0.1.0", "api_url": f"http://{node_id}:1"}
+    known: dict[str, Any] = {
+        "name": f"name-of-{node_id}",
+        "version": "0.1.0",
+        "api_url": f"http://{node_id}:1",
+    }
     return Peer(node_id=node_id, **(known | fields))
 
 

@@ -1,0 +1,85 @@
+"""Machines on a switch, made of network namespaces: real kernels' networking, nothing but this test's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+_numbers = itertools.count(1)
+
+
+def ip(*arguments: str) -> None:
+    run("ip", *arguments)
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+class Switch:
+    """A bridge in a namespace of its own, with hosts plugged in."""
+
+    def __init__(self, prefix: str) -> None:
+        self.name = f"{prefix}s"
+        self._prefix = prefix
+        self.hosts: list[str] = []
+        ip("netns", "add", self.name)
+        self._in("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
+        self._in("ip", "link", "set", "br0", "up")
+
+    def host(self, *, plugged: bool = True, ipv4: bool = True) -> str:
+        """A new machine; returns its namespace. Its address is 10.77.0.N."""
+        number = len(self.hosts) + 1
+        name = f"{self._prefix}h{number}"
+        ip("netns", "add", name)
+        self.hosts.append(name)
+        run("ip", "-n", name, "link", "set", "lo", "up")
+        if plugged:
+            self.plug(number, ipv4=ipv4)
+        return name
+
+    def plug(self, number: int, *, ipv4: bool = True) -> None:
+        name, port = self.hosts[number - 1], f"p{number}"
+        self._in("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        self._in("ip", "link", "set", port, "master", "br0", "up")
+        run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0")
+        if ipv4:
+            run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+        run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    def cut(self, number: int) -> None:
+        """The switch port passes nothing; the carrier stays, as with a dead switch further away."""
+        self._in("bridge", "link", "set", "dev", f"p{number}", "state", "0")
+
+    def heal(self, number: int) -> None:
+        self._in("bridge", "link", "set", "dev", f"p{number}", "state", "3")
+
+    def close(self) -> None:
+        for name in (*self.hosts, self.name):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+    def _in(self, *command: str) -> None:
+        run("ip", "netns", "exec", self.name, *command)
+
+
+@contextmanager
+def switch() -> Iterator[Switch]:
+    """Skips the test where namespaces can't be made."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("bridge"):
+        pytest.skip("network namespaces need root and iproute2; this test makes machines of them")
+    try:
+        made = Switch(f"cb{os.getpid()}x{next(_numbers)}")
+    except OSError as error:
+        pytest.skip(f"this machine makes no network namespaces with a bridge: {error}")
+    try:
+        yield made
+    finally:
+        made.close()
