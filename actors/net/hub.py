@@ -42,7 +42,7 @@ _UNREACHABLE_AFTER = 5  # failed dials in a row before people are told
 
 
 class Hub(PairOwner):
-    """Everything here runs on the loop's thread, except `sessions`, which any thread may read."""
+    """Everything here runs on the loop's thread. Keeps ``sessions`` up to date, by the peers' ids."""
 
     def __init__(
         self,
@@ -50,10 +50,11 @@ class Hub(PairOwner):
         own: Security,
         me: Peer,
         handlers: Handlers,
+        sessions: dict[str, Session],
         clock: Clock,
         random: Random,
     ) -> None:
-        self.sessions: dict[str, Session] = {}
+        self._sessions = sessions
         self._settings = settings
         self._own = own
         self._handlers = handlers
@@ -106,7 +107,7 @@ class Hub(PairOwner):
     def pair_down(self, pair: Pair, why: str) -> None:
         """A peer is gone."""
         node_id = pair.session.peer.node_id
-        del self._pairs[node_id], self.sessions[node_id]
+        del self._pairs[node_id], self._sessions[node_id]
         self._book.parted(node_id, self._loop.time())
         if not self._stopping:
             self._told(lambda: self._handlers.peer_down(node_id, why))
@@ -324,7 +325,7 @@ class Hub(PairOwner):
             self._pairs[peer.node_id].end("it came back on new links")
         session = Session(peer, self._handlers, self._clock, control.outbox, stream.outbox)
         pair = Pair(session, control, stream, life=life, dials=dials, owner=self)
-        self._pairs[peer.node_id], self.sessions[peer.node_id] = pair, session
+        self._pairs[peer.node_id], self._sessions[peer.node_id] = pair, session
         self._book.reached(peer.node_id, self._loop.time())
         self._told(lambda: self._handlers.peer_up(peer))
         pair.start()

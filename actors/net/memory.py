@@ -1,7 +1,7 @@
 """Links in memory, with the semantics of the real ones: for tests and the simulator.
 
-Everything happens in callbacks of the hub's clock: with `SystemClock` on its thread, with `ManualClock` inside
-`advance`, so that a run is the same each time.
+Everything happens in callbacks of the hub's clock: with `SystemClock` on its thread, with `ManualClock`
+inside `advance`, so that a run is the same each time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 
 from actors.clock import SYSTEM_CLOCK, Clock
-from actors.deferred import Deferred
+from actors.net.on_sessions import OnSessions
 from actors.net.outbox import MAX_BYTES, MAX_MESSAGES, Outbox
-from actors.net.session import Session, lost
-from actors.net.transport import Handlers, LinkStats, Peer, by_node_id
+from actors.net.session import Session
+from actors.net.transport import Handlers, LinkStats, Peer
 from actors.net.wire import Assembler
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ REJOIN_S = 0.1
 class MemoryHub:
     """The network between the nodes of a test.
 
-    ``delay_s`` is the time a frame is under way; ``dead_s`` passes until a silent cut is noticed. What is under
-    way at a break is lost.
+    ``delay_s`` is the time a frame is under way; ``dead_s`` passes until a silent cut is noticed. What is
+    under way at a break is lost.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class MemoryHub:
         life.begin()
 
 
-class MemoryTransport:
+class MemoryTransport(OnSessions):
     """A `transport.Transport` on a `MemoryHub`."""
 
     def __init__(self, hub: MemoryHub) -> None:
-        self.sessions: dict[str, Session] = {}
+        super().__init__()
         self._hub = hub
         self._me: Peer | None = None
         self._running = False
@@ -134,7 +134,7 @@ class MemoryTransport:
 
     @property
     def me(self) -> Peer:
-        """This node, once started."""
+        """The node itself, once started."""
         assert self._me is not None
         return self._me
 
@@ -149,29 +149,6 @@ class MemoryTransport:
             running, self._running = self._running, False
         if running:
             self._hub.leave(self)
-
-    def send(self, node_id: str, topic: str, payload: bytes) -> bool:
-        """Queue a message; False where there is no link."""
-        session = self.sessions.get(node_id)
-        return session is not None and session.send(topic, payload)
-
-    def broadcast(self, topic: str, payload: bytes) -> None:
-        """Queue a message for every peer."""
-        for session in list(self.sessions.values()):
-            session.send(topic, payload)
-
-    def request(self, node_id: str, topic: str, payload: bytes, timeout: float) -> Deferred[bytes]:
-        """Ask a peer."""
-        session = self.sessions.get(node_id)
-        if session is not None:
-            return session.request(topic, payload, timeout)
-        answer: Deferred[bytes] = Deferred()
-        answer.fail(lost(node_id))
-        return answer
-
-    def peers(self) -> list[Peer]:
-        """The peers that are up."""
-        return by_node_id(session.peer for session in list(self.sessions.values()))
 
     def links(self) -> dict[str, LinkStats]:
         """The hub's delay, there and back; no bandwidth."""

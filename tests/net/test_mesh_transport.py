@@ -45,7 +45,7 @@ class MeshWorld(World):
 
 
 def break_connections_to(port: int) -> None:
-    """Shut the sockets that this process accepted on ``port``: the greater id's, which the smaller dialled."""
+    """Shut the sockets that were accepted on ``port``, the greater id's: the smaller dialled."""
     handles = [
         socket.socket(fileno=os.dup(connection.fd))
         for connection in psutil.Process().net_connections("tcp4")

@@ -1,7 +1,8 @@
 """A node of the mesh as a process of its own: ``python mesh_node.py SETTINGS-JSON``.
 
-Prints a line of JSON for each thing it is told, with the machine's monotonic time. Sends 100 messages a second to
-all; a line on its input makes it print the largest gap in what it heard from each peer since the last such line.
+Prints a line of JSON for each thing it is told, with the machine's monotonic time. Sends 100 messages a
+second to all; a line on its input makes it print the largest gap in what it heard from each peer since the
+last such line.
 """
 
 from __future__ import annotations
