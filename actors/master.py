@@ -50,6 +50,9 @@ from projections.snapshot import load_state
 from projections.state import ClusterState
 
 FLUSH_TIMEOUT_S = 60.0
+MAX_IN_FLIGHT = 4096
+"""Decisions on their way to the disk at which the master waits for it: fewer than the journal's mailbox
+holds, so that a slow disk fills the master's own mailbox, whose senders are then told."""
 PATIENCE_S = 25.0
 """Seconds that a command waits for a leader and for its answer."""
 RESEND_S = 1.0
@@ -130,7 +133,11 @@ class Master(Actor):
     def started(self) -> None:
         """Learn who leads, and follow the log."""
         self._reader = self._paths.reader()
-        self._subscription = self._feed.subscribe(self._reader.last_decision(), self.mailbox.put_system)
+        self._subscription = self._feed.subscribe(
+            self._reader.last_decision(),
+            self.mailbox.put_system,
+            lambda _: None,  # a master that follows has no state that could be void
+        )
         standing: Standing = self._journal.ask(Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
         self._peers = set(standing.peers)
         self._take_role(standing.role)
@@ -240,6 +247,8 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))

@@ -55,6 +55,30 @@ class Switch:
             run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
         run("ip", "-n", name, "link", "set", "eth0", "up")
 
+    def reach(self, number: int) -> str:
+        """A cable from the tests straight to a machine, beside the switch; returns its address on it."""
+        name, here = self.hosts[number - 1], f"{self._prefix}m{number}"
+        net = f"10.78.{number}"
+        run("ip", "link", "add", here, "type", "veth", "peer", "name", "mgmt", "netns", name)
+        run("ip", "addr", "add", f"{net}.1/24", "dev", here)
+        run("ip", "link", "set", here, "up")
+        run("ip", "-n", name, "addr", "add", f"{net}.2/24", "dev", "mgmt")
+        run("ip", "-n", name, "link", "set", "mgmt", "up")
+        return f"{net}.2"
+
+    def divide(self, *numbers: int) -> None:
+        """Move these machines to a switch of their own."""
+        self._in("ip", "link", "add", "br1", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
+        self._in("ip", "link", "set", "br1", "up")
+        for number in numbers:
+            self._in("ip", "link", "set", f"p{number}", "master", "br1")
+
+    def join(self, *numbers: int) -> None:
+        """Move these machines back to the one switch."""
+        for number in numbers:
+            self._in("ip", "link", "set", f"p{number}", "master", "br0")
+        self._in("ip", "link", "del", "br1")
+
     def cut(self, number: int) -> None:
         """The switch port passes nothing; the carrier stays, as with a dead switch further away."""
         self._in("bridge", "link", "set", "dev", f"p{number}", "state", "0")

@@ -1,0 +1,97 @@
+"""A cluster that is divided and heals: one log in the end, what lost is kept and told, models live on."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from support.lan import MODEL, Lan, decisions, lan
+from support.served import ServedNode, eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "go"}], "max_tokens": 20, "temperature": 0}
+
+
+def rejected(node: ServedNode) -> list[str]:
+    """The commands in the node's rejected branches."""
+    connection = sqlite3.connect(f"file:{node.log}?mode=ro", uri=True)
+    try:
+        return [row[0] for row in connection.execute("SELECT command_id FROM rejected_decisions")]
+    finally:
+        connection.close()
+
+
+def place(node: ServedNode, key: str, on: str) -> str:
+    """Place with a key of our own, so that the command can be found again."""
+    settings = {"context": 512, "batch": 4, "node_id": on}
+    status, body = node.request(
+        "POST",
+        "/instance",
+        {"model_id": MODEL, "placement_settings": settings},
+        headers={"Idempotency-Key": key},
+    )
+    assert status == 201, body
+    return body["instance_id"]
+
+
+def _divide_and_heal(net: Lan, minority: list[ServedNode], majority: list[ServedNode]) -> None:
+    numbers = [net.nodes.index(node) + 1 for node in minority]
+    before = {
+        node.port: place(node, f"before-{number}", net.node_id(node))
+        for number, node in enumerate(net.nodes)
+    }
+    for node in net.nodes:
+        node.ready(before[node.port])
+    runners = {node.port: node.runner_pids() for node in net.nodes}
+
+    net.switch.divide(*numbers)
+    net.together(*minority)
+    net.together(*majority)
+    small = place(minority[0], "in-the-minority", net.node_id(minority[0]))
+    large = place(majority[0], "in-the-majority", net.node_id(majority[0]))
+    minority[0].ready(small)
+    majority[0].ready(large)
+
+    net.switch.join(*numbers)
+    net.together(*net.nodes)
+
+    logs = [decisions(node) for node in net.nodes]
+    assert all(log == logs[0] for log in logs)
+    commands = {command for _, command in logs[0]}
+    lost = {command for node in net.nodes for command in rejected(node)}
+    acknowledged = {"in-the-minority", "in-the-majority"}
+    assert acknowledged <= commands | lost, "something acknowledged is silently gone"
+    assert not commands & lost
+    told = {
+        command
+        for event in net.nodes[0].events("BranchRejected")
+        for command in event["event"]["command_ids"]
+    }
+    assert acknowledged & lost <= told, "a rejected command was not told to the cluster"
+
+    for node in net.nodes:
+        node.ready(before[node.port])
+        assert runners[node.port][0] in node.runner_pids(), "a running model was unloaded"
+    for node in net.nodes:
+        status, answer = node.request("POST", "/v1/chat/completions", {**CHAT, "model": before[node.port]})
+        assert status == 200, answer
+
+
+def test_one_against_two(tmp_path: Path) -> None:
+    with lan(tmp_path, 3) as net:
+        _divide_and_heal(net, net.nodes[:1], net.nodes[1:])
+
+
+def test_two_against_two(tmp_path: Path) -> None:
+    with lan(tmp_path, 4) as net:
+        _divide_and_heal(net, net.nodes[:2], net.nodes[2:])
+
+
+def test_the_masters_side_is_the_smaller_one(tmp_path: Path) -> None:
+    with lan(tmp_path, 3) as net:
+        master = net.master(net.nodes[0])
+        others = [node for node in net.nodes if node is not master]
+        _divide_and_heal(net, [master], others)
+        eventually(lambda: net.nodes[0].get("/state")["epoch"] >= 2)

@@ -1,0 +1,107 @@
+"""Whole nodes on machines of their own: `cuebook serve` in network namespaces on one switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.netns import Switch, switch
+from support.served import ServedNode, eventually
+from support.tiny import tiny_model_dir
+
+from events.reader import LogReader
+
+MODEL = "tiny"
+SECRET = "the secret of the switch"
+
+
+class Lan:
+    """Nodes 1, 2, ... of one cluster; node N has the name ``nN`` and the address 10.77.0.N."""
+
+    def __init__(self, wires: Switch, root: Path, size: int, **settings: object) -> None:
+        self.switch = wires
+        self._root = root
+        self._settings = settings
+        self.nodes: list[ServedNode] = []
+        for _ in range(size):
+            self.add()
+
+    def add(self, **settings: object) -> ServedNode:
+        """One more machine, with its node still to be started."""
+        namespace = self.switch.host()
+        number = len(self.nodes) + 1
+        home = self._root / f"n{number}"
+        tiny_model_dir(home / "models" / MODEL, endless=True)
+        node = ServedNode(
+            home,
+            namespace=namespace,
+            address=self.switch.reach(number),
+            **{
+                "cluster": "lan",
+                "cluster_secret": SECRET,
+                "cluster_host": f"10.77.0.{number}",
+                "node_name": f"n{number}",
+                "threads": 1,
+                **self._settings,
+                **settings,
+            },
+        )
+        self.nodes.append(node)
+        return node
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start(wait=False)
+        self.together(*self.nodes)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def together(self, *nodes: ServedNode, timeout: float = 60) -> None:
+        """Wait until these nodes, and no others, see each other up, with one master and one log."""
+
+        def agreed() -> bool:
+            views = [view for node in nodes if (view := state(node)) is not None]
+            if len(views) < len(nodes):
+                return False
+            up = {tuple(sorted(n["name"] for n in view["nodes"].values() if n["up"])) for view in views}
+            heads = {(view["seq"], view["epoch"], view["master"]) for view in views}
+            return len(up) == 1 and len(up.pop()) == len(nodes) and len(heads) == 1
+
+        eventually(agreed, timeout, lambda: "\n".join(node.output() for node in nodes))
+
+    def node_id(self, node: ServedNode) -> str:
+        return (node.home / "node_id").read_text().strip()
+
+    def master(self, seen_by: ServedNode) -> ServedNode:
+        leader = seen_by.get("/state")["master"]
+        return next(node for node in self.nodes if self.node_id(node) == leader)
+
+
+def state(node: ServedNode) -> dict[str, Any] | None:
+    """The node's state; None where it does not answer."""
+    try:
+        status, body = node.request("GET", "/state", timeout=5)
+    except OSError:
+        return None
+    return body if status == 200 else None
+
+
+def decisions(node: ServedNode) -> list[tuple[int, str]]:
+    """The node's log, as far as equality goes: every decision's number and command."""
+    with LogReader.open(node.log) as reader:
+        return [(decision.decision_id, decision.command_id) for decision in reader.decisions()]
+
+
+@contextmanager
+def lan(root: Path, size: int, **settings: object) -> Iterator[Lan]:
+    with switch() as wires:
+        made = Lan(wires, root, size, **settings)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
