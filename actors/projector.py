@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.replica import Paths
+from events.errors import LogRewound
 from events.feed import CommitFeed
 from events.record import Committed
 from projections.mirror import Mirror
-from projections.snapshot import load_state, save
+from projections.snapshot import save
 
 logger = logging.getLogger("cuebook.projector")
 
@@ -92,8 +93,6 @@ class Projector(Actor):
         seq = self._mirror.position.seq
         self._snapshot_seq = seq
         try:
-            save(
-                load_state(self._reader, self._paths.snapshots, upto=seq), self._reader, self._paths.snapshots
-            )
-        except OSError:
+            save(self._reader, self._paths.snapshots, seq)
+        except (OSError, LogRewound):
             logger.exception("No snapshot could be written at event %d", seq)

@@ -66,7 +66,7 @@ def read_base(connection: Connection) -> Base | None:
 def write_base(connection: Connection, base: Base | None) -> None:
     """Set where the log begins. Within a transaction."""
     connection.execute("DELETE FROM meta WHERE name = 'base'")
-    if base is not None:
+    if base is not None and base.tail != EMPTY:
         connection.execute("INSERT INTO meta VALUES ('base', ?)", (encode(base),))
 
 

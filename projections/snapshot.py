@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from events.ends import Base
 from events.errors import LogRewound
 from events.reader import LogReader
 from projections import fingerprint
@@ -17,6 +18,8 @@ from projections.state import ClusterState
 
 KEEP = 2
 """Snapshots that `save` leaves in a directory, the newest ones."""
+
+_BASE, _STATE = "base", "state"
 
 _logger = logging.getLogger(__name__)
 
@@ -30,22 +33,73 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: ClusterState
 
 
+class SnapshotUnfit(Exception):
+    """Another node's snapshot can't be used here."""
+
+
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
-def save(state: ClusterState, reader: LogReader, directory: Path) -> Path:
-    """Write a snapshot of ``state``, which is of ``reader``'s log, and remove all but the newest `KEEP`.
+def pack(reader: LogReader, directory: Path | None, upto: int) -> bytes:
+    """A snapshot of the state at event ``upto``, for a file or for a node that joins; see `load_state`.
 
-    Raises `OSError` where the directory can't be written.
+    Raises `LogRewound` where the log is rewound meanwhile, because the state may then be of what it was.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    snapshot = Snapshot(fingerprint.of_state(), state.seq, reader.hash_at(state.seq), state)
-    path = directory / f"state-{state.seq:015d}.snapshot"
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.msgpack.encode(snapshot))
-    os.replace(fresh, path)
-    for old in _newest_first(directory)[KEEP:]:
+    return msgspec.msgpack.encode(_take(reader, directory, upto))
+
+
+def save(reader: LogReader, directory: Path, upto: int) -> Path:
+    """Write a snapshot of the state at event ``upto``, and remove all but the newest `KEEP`.
+
+    That of a base goes once the log has its whole past: until then nothing else could replace it. Raises
+    `OSError` where the directory can't be written, and what `pack` raises.
+    """
+    snapshot = _take(reader, directory, upto)
+    path = _write(msgspec.msgpack.encode(snapshot), directory, _STATE, snapshot.seq)
+    unwanted = _newest_first(directory, _STATE)[KEEP:]
+    if reader.base() is None:
+        unwanted += _newest_first(directory, _BASE)
+    for old in unwanted:
         old.unlink(missing_ok=True)
+    return path
+
+
+def save_base(packed: bytes, base: Base, directory: Path) -> None:
+    """Keep the snapshot that another node packed at ``base``, for the log that begins after it.
+
+    Raises `SnapshotUnfit` where it was made by other code or is not of the base, and `OSError`.
+    """
+    try:
+        snapshot = _decoder.decode(packed)
+    except msgspec.MsgspecError as error:
+        raise SnapshotUnfit(f"The snapshot can't be read: {error}") from error
+    if snapshot.code != fingerprint.of_state():
+        raise SnapshotUnfit(
+            "The snapshot was made by another version of Cuebook: take the whole log, or bring both nodes to "
+            "one version."
+        )
+    if (snapshot.seq, snapshot.log_hash) != (base.seq, base.event_hash):
+        raise SnapshotUnfit(
+            f"The snapshot is of event {snapshot.seq}, and the log begins after event {base.seq} of another."
+        )
+    _write(packed, directory, _BASE, base.seq)
+
+
+def _take(reader: LogReader, directory: Path | None, upto: int) -> Snapshot:
+    rewinds = reader.rewinds()
+    state = load_state(reader, directory, upto)
+    snapshot = Snapshot(fingerprint.of_state(), state.seq, reader.hash_at(state.seq), state)
+    if reader.rewinds() != rewinds:
+        raise LogRewound(f"The log was rewound while the state at event {state.seq} was being taken.")
+    return snapshot
+
+
+def _write(packed: bytes, directory: Path, kind: str, seq: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{kind}-{seq:015d}.snapshot"
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(packed)
+    os.replace(fresh, path)
     return path
 
 
@@ -72,8 +126,8 @@ def catch_up(state: ClusterState, reader: LogReader, upto: int | None = None) ->
 
 def _usable(reader: LogReader, directory: Path, upto: int) -> Iterator[ClusterState]:
     """The states of the snapshots that fit, newest first. Those that never will are removed on the way."""
-    for path in _newest_first(directory):
-        if int(path.stem.removeprefix("state-")) > upto:
+    for path in _newest_first(directory, _STATE) + _newest_first(directory, _BASE):
+        if int(path.stem.rpartition("-")[2]) > upto:
             continue
         try:
             snapshot = _decoder.decode(path.read_bytes())
@@ -93,5 +147,5 @@ def _discard(path: Path, why: str) -> None:
     path.unlink(missing_ok=True)
 
 
-def _newest_first(directory: Path) -> list[Path]:
-    return sorted(directory.glob("state-*.snapshot"), reverse=True)
+def _newest_first(directory: Path, kind: str) -> list[Path]:
+    return sorted(directory.glob(f"{kind}-*.snapshot"), reverse=True)

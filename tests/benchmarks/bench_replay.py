@@ -87,8 +87,7 @@ def compare_replay(path: Path, reader: LogReader) -> None:
 
 def compare_open(reader: LogReader, snapshots: Path) -> None:
     """Print the time to the state with a snapshot that is `STEP` events old."""
-    old = load_state(reader, snapshots, upto=reader.head() - STEP)
-    size = snapshot.save(old, reader, snapshots).stat().st_size
+    size = snapshot.save(reader, snapshots, reader.head() - STEP).stat().st_size
     with_snapshot = statistics.median(cpu(lambda: load_state(reader, snapshots)) for _ in range(ROUNDS))
     print(f"{'':17}with a snapshot ({size / 1024:,.0f} KiB): open in {with_snapshot * 1000:.1f} ms")
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from base_conformance import BaseConformance
 from log_conformance import LogConformance
 from log_samples import finish, history, write_log
 from replication_conformance import ReplicationConformance
@@ -18,13 +19,13 @@ from events.log import EventLog
 from events.reader import LogReader
 
 
-class TestStdlib(LogConformance, ReplicationConformance, RewindConformance):
+class TestStdlib(LogConformance, ReplicationConformance, RewindConformance, BaseConformance):
     @pytest.fixture
     def driver(self) -> Driver:
         return STDLIB
 
 
-class TestApsw(LogConformance, ReplicationConformance, RewindConformance):
+class TestApsw(LogConformance, ReplicationConformance, RewindConformance, BaseConformance):
     @pytest.fixture
     def driver(self) -> Driver:
         pytest.importorskip("apsw")

@@ -62,7 +62,7 @@ def test_live_grown_restarted_and_rebuilt_are_equal(history: list[Draft], seed: 
             if chance.random() < 0.2:
                 mirror.close()
                 if chance.random() < 0.5:
-                    snapshot.save(load_state(reader), reader, snapshots)
+                    snapshot.save(reader, snapshots, reader.head())
                 mirror = Mirror.open(live, reader, snapshots)
         mirror.close()
         log.close()
