@@ -27,12 +27,19 @@ def free_port() -> int:
 
 
 class ServedNode:
-    """Starts on `start`; `kill` is kill -9, `stop` is Ctrl-C. Settings go in as environment variables."""
+    """Starts on `start`; `kill` is kill -9, `stop` is Ctrl-C. Settings go in as environment variables.
 
-    def __init__(self, home: Path, **settings: object) -> None:
+    With a ``namespace`` it runs in that network namespace, with its API on ``address``.
+    """
+
+    def __init__(
+        self, home: Path, *, namespace: str = "", address: str = "127.0.0.1", **settings: object
+    ) -> None:
         self.home = home
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{address}:{self.port}"
+        self._into = ["ip", "netns", "exec", namespace] if namespace else []
+        self._address = address
         self._settings = {f"CUEBOOK_{name.upper()}": str(value) for name, value in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,6 +64,7 @@ class ServedNode:
         with (self.home / "output.txt").open("ab") as output:
             self._process = subprocess.Popen(
                 [
+                    *self._into,
                     sys.executable,
                     "-m",
                     "api.cli.main",
@@ -65,6 +73,8 @@ class ServedNode:
                     str(self.home),
                     "--port",
                     str(self.port),
+                    "--host",
+                    self._address,
                 ],
                 env=inherited | self._settings,
                 stdout=output,
@@ -102,17 +112,28 @@ class ServedNode:
 
     # HTTP
 
-    def request(self, method: str, path: str, body: object = None, timeout: float = 120) -> tuple[int, Any]:
-        status, _, text = self.raw(method, path, body, timeout)
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout: float = 120,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        status, _, text = self.raw(method, path, body, timeout, headers)
         return status, json.loads(text) if text else None
 
     def raw(
-        self, method: str, path: str, body: object = None, timeout: float = 120
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout: float = 120,
+        headers: dict[str, str] | None = None,
     ) -> tuple[int, dict[str, str], str]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path, data, {"Content-Type": "application/json"}, method=method
-        )
+        given = {"Content-Type": "application/json", **(headers or {})}
+        request = urllib.request.Request(self.url + path, data, given, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, dict(answer.headers), answer.read().decode()
