@@ -145,6 +145,7 @@ class EventLog:
                 reject(self._connection, tail, winner, reason, at)
             self._insert(arrived)
         self._tail = arrived.tail
+        self._bound_wal()
         return Rewound(rejected, arrived.committed)
 
     def backfill(self, entries: Sequence[bytes]) -> Base | None:
@@ -170,6 +171,7 @@ class EventLog:
         with self._transaction(durable=False):
             self._insert(arrived)
             write_base(self._connection, lower)
+        self._bound_wal()
         return lower
 
     def _arrived(self, entries: Sequence[bytes], tail: Tail) -> Arrived:
@@ -205,8 +207,7 @@ class EventLog:
         with self._transaction(durable):
             self._insert(batch)
         self._tail = batch.tail
-        if self.wal_bytes > self._truncate_above:
-            self.checkpoint()
+        self._bound_wal()
 
     def _insert(self, batch: Batch | Arrived) -> None:
         self._connection.executemany(INSERT_DECISION, batch.decisions)
@@ -254,6 +255,10 @@ class EventLog:
             return os.stat(self._wal).st_size
         except FileNotFoundError:
             return 0
+
+    def _bound_wal(self) -> None:
+        if self.wal_bytes > self._truncate_above:
+            self.checkpoint()
 
     def checkpoint(self) -> bool:
         """Move the WAL into the database file and empty it. False where a reader prevents it.

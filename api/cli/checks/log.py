@@ -33,6 +33,10 @@ def _verdict(path: Path, found: LogCheck) -> Finding:
     if found.ok:
         size = path.stat().st_size / 1024**2
         text = f"{path} is whole: {found.decisions} decisions, {found.events} events, {size:.1f} MiB"
+        if found.base:
+            text += f"; what came before decision {found.base + 1} is still on its way from another node"
+        if found.branches:
+            text += f"; branches with what was rejected: {len(found.branches)}"
         return Finding("ok", "log", text)
     problems = list(found.sqlite)
     if found.break_ is not None:
