@@ -1,0 +1,131 @@
+"""The transport over NATS, on a real nats-server."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.transports import Recorder, eventually, peer
+from transport_conformance import TransportConformance, World
+
+pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[nats] for this test")
+
+from actors.net.nats import Nats, NatsSettings
+from actors.net.transport import Transport, TransportError
+
+
+class Server:
+    """A nats-server on a port of its own."""
+
+    def __init__(self) -> None:
+        binary = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/bin")
+        if binary is None:
+            pytest.skip("there is no nats-server here; apt-get install nats-server for this test")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._command = [binary, "-a", "127.0.0.1", "-p", str(self.port)]
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+        eventually(self._answers)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class NatsWorld(World):
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.cluster = uuid.uuid4().hex
+        self.server = server
+
+    def make(self, node_id: str, queue_messages: int) -> Transport:
+        return Nats(
+            NatsSettings(servers=(self.server.url,), cluster=self.cluster, queue_messages=queue_messages)
+        )
+
+    def break_link(self, one: str, other: str) -> None:
+        """The server is gone for as long as it takes to be missed."""
+        self.server.stop()
+        eventually(lambda: not self.recorders[one].up and not self.recorders[other].up)
+        self.server.start()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+class TestNats(TransportConformance):
+    @pytest.fixture
+    def world(self, server: Server) -> World:
+        return NatsWorld(server)
+
+
+def answered(transport: Transport, node_id: str) -> bool:
+    answer = transport.request(node_id, "log", b"1", 1)
+    return answer.wait(2) and answer.error is None
+
+
+def test_a_short_restart_of_the_server_is_survived(server: Server) -> None:
+    world = NatsWorld(server)
+    a, _ = world.start("a", "b")
+    try:
+        server.stop()
+        time.sleep(0.3)
+        server.start()
+        eventually(lambda: answered(a, "b"))
+        eventually(lambda: "b" in a.links() and a.links()["b"].latency_s is not None)
+    finally:
+        world.stop()
+    assert world.recorders["a"].wrong == []
+
+
+def test_two_clusters_on_one_server_do_not_mix(server: Server) -> None:
+    one, other = NatsWorld(server), NatsWorld(server)
+    one.start("a", "b")
+    other.start("c", "d")
+    try:
+        time.sleep(1.2)
+        assert one.recorders["a"].up == {"b"}
+        assert other.recorders["c"].up == {"d"}
+    finally:
+        one.stop()
+        other.stop()
+
+
+def test_another_version_is_refused_visibly(server: Server) -> None:
+    world = NatsWorld(server)
+    world.start("a")
+    newer, recorder = world.make("b", 2_000), Recorder()
+    newer.start(peer("b", version="0.2.0"), recorder)
+    try:
+        eventually(lambda: recorder.refusals and world.recorders["a"].refusals)
+        assert "run the same version on both" in recorder.refusals[0][1]
+        assert recorder.up == world.recorders["a"].up == set()
+    finally:
+        newer.stop()
+        world.stop()
+
+
+def test_no_server_is_told(tmp_path: Path) -> None:
+    transport = Nats(NatsSettings(servers=("nats://user:secret@127.0.0.1:1",)))
+    with pytest.raises(TransportError, match=r"No NATS server answers at 127\.0\.0\.1:1 ") as told:
+        transport.start(peer("a"), Recorder())
+    assert "secret" not in str(told.value)
