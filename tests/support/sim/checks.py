@@ -140,17 +140,21 @@ class Checks:
             raise Broken(f"{node_id} was taken for lost and is alive")
 
     def shut_down(self, runner_id: str, state: ClusterState) -> None:
-        """Without partitions a runner is only stopped because the log says so: a new master unloads nothing."""
+        """Without partitions only a decision stops a runner: a new master unloads nothing."""
         if self.crashes_only and runner_id not in state.runners:
             raise Broken(f"{runner_id} is shut down, and no decision took it out of service")
 
     # The end
 
-    def finish(self, nodes: list[Checked]) -> None:
-        """After the heal: one master, equal logs and states, every task ended once, nothing silently gone."""
+    def are_one(self, nodes: list[Checked]) -> None:
+        """Some time after the heal: one master, and all work in its epoch."""
         epochs = {node.works_in for node in nodes}
         if len(epochs) != 1 or None in epochs:
             raise Broken(f"no common master in the end: { {n.node_id: n.works_in for n in nodes} }")
+
+    def finish(self, nodes: list[Checked]) -> None:
+        """In the end: equal logs and states, every task ended once, nothing silently gone."""
+        self.are_one(nodes)
         logs = [[row.body for row in node.disk.rows] for node in nodes]
         if any(log != logs[0] for log in logs):
             raise Broken(f"the logs differ in the end: {[len(log) for log in logs]}")

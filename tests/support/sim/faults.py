@@ -18,6 +18,7 @@ class Faults:
         self._nodes = nodes
         self._crashes_only = crashes_only
         self._stopped = False
+        self._to_reach = 0
         self._next()
 
     def stop(self) -> None:
@@ -43,17 +44,24 @@ class Faults:
         """One at a time: only once the last one has been made good."""
         if self._is_well():
             self._crash()
+            self._to_reach = 0
             self._next()
         else:
             self._world.after(0.2, self._strike)
 
     def _is_well(self) -> bool:
+        """True once all have what the longest log had when all had found together."""
         epochs = {node.works_in for node in self._nodes}
-        bodies = {node.disk.rows[-1] if node.disk.rows else None for node in self._nodes}
-        return None not in epochs and len(epochs) == len(bodies) == 1
+        lengths = [len(node.disk.rows) for node in self._nodes]
+        if None in epochs or len(epochs) > 1:
+            return False
+        self._to_reach = self._to_reach or max(lengths)
+        return min(lengths) >= self._to_reach > 0
 
     def _crash(self) -> None:
-        node = self._world.random.choice(self._nodes)
+        """The master more often than the others: of its end there is more to lose."""
+        masters = [node for node in self._nodes if node.alive and node.master is not None]
+        node = self._world.random.choice(masters * 2 + self._nodes)
         if node.alive:
             node.end(power=self._world.random.random() < 0.3)
             self._world.after(self._world.between(0.2, 6.0), self._start, node)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
+import msgspec
 from support.sim.disk import Branch, Disk
 
-from actors.ordering import core, followers
-from actors.ordering import interface as io
+from actors.ordering import core
 from actors.ordering import messages as msg
 from actors.ordering.core import Core
 from actors.ordering.epochs import Epoch, Run
@@ -40,8 +40,8 @@ class TakesGaps(Core):
     """A follower appends whatever its master sends."""
 
     def _take(self, node_id: str, entries: msg.Entries) -> None:
-        index = self._log.last()[1]
-        super()._take(node_id, msg.Entries(epoch=entries.epoch, after=min(entries.after, index), entries=entries.entries))
+        after = min(entries.after, self._log.last()[1])
+        super()._take(node_id, msgspec.structs.replace(entries, after=after))
 
 
 class NeverStepsDown(Peers):
@@ -72,7 +72,7 @@ class IgnoresTickets(Core):
 
     def _welcomed(self, node_id: str, welcome: msg.Welcome) -> None:
         ticket = self._joining.ticket if self._joining is not None else ""
-        super()._welcomed(node_id, msg.Welcome(**{**_fields(welcome), "ticket": ticket}))
+        super()._welcomed(node_id, msgspec.structs.replace(welcome, ticket=ticket))
 
 
 class ReviewsTooEarly(Core):
@@ -134,7 +134,3 @@ MUTANTS = {
     "old status believed": Mutant(300, peers=BelievesOldWords),
     "appends while joining": Mutant(300, make_core=TakesWhileJoining),
 }
-
-
-def _fields(message: msg.Welcome) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__struct_fields__}

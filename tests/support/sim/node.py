@@ -16,9 +16,7 @@ from support.sim.world import BEGIN, World
 from actors.ordering import interface as io
 from actors.ordering.core import Core
 from actors.ordering.epochs import Epoch
-from events import catalogue as ev
-from events import commands as cmd
-from events.base import Command, Event
+from events.base import Command
 from projections.evolve import apply
 from projections.state import ClusterState
 
@@ -79,9 +77,8 @@ class Node:
         self._asked: dict[str, list[Reply]] = {}
         me = io.Member(self.node_id, self.incarnation)
         self.core = self._make_core(me, self.disk.promised, self.disk, self.world.now, TIMING)
-        self.state = ClusterState()
         self.worker = Worker(self)
-        self._fold(self.disk.rows)
+        self._fold_anew()
         self._set_timer()
         self.network.started(self.node_id)
 
@@ -96,6 +93,11 @@ class Node:
     def works_in(self) -> Epoch | None:
         """The epoch that this node works in."""
         return self.core.epoch if self.alive else None
+
+    @property
+    def has_work(self) -> bool:
+        """True while tasks are open or reports have not been answered."""
+        return bool(self.state.tasks) or self.worker.has_reports
 
     def wall(self) -> float:
         """Unix seconds on this node's own clock."""
@@ -209,25 +211,28 @@ class Node:
     def _rewind(self, effect: io.Rewind) -> None:
         branch = self.disk.rewind(effect.fork, effect.winner, effect.reason)
         self.checks.rewound(branch)
-        self.state = ClusterState()
-        self._fold(self.disk.rows)
+        self._fold_anew()
         self._append(effect.entries)
         self.checks.reported(branch)
         self.worker.rewound(branch)
 
     def _fold(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
+            draft = decision.draft
             new = self.checks.is_new(decision)
-            for event in decision.draft.events:
-                draft = decision.draft
+            for event in draft.events:
                 apply(self.state, self.state.seq + 1, draft.epoch, draft.facts.now, event)
                 if new:
                     self.checks.folded(decision, self.state)
-                self._learn(event)
+                self.worker.learn(event)
         self.worker.act_soon()
 
-    def _learn(self, event: Event) -> None:
-        self.worker.learn(event)
+    def _fold_anew(self) -> None:
+        """The state of the log as it is, which is no news."""
+        self.state = ClusterState()
+        for draft in (decision.draft for decision in self.disk.rows):
+            for event in draft.events:
+                apply(self.state, self.state.seq + 1, draft.epoch, draft.facts.now, event)
 
     # Time
 
@@ -245,9 +250,3 @@ class Node:
             self._input(io.Tick())
         else:
             self._set_timer()
-
-
-def lost_nodes(decision: Decision) -> list[ev.NodeStopped]:
-    """The nodes that a decision takes for lost."""
-    lost = isinstance(decision.draft.command, cmd.ReportNodeLost)
-    return [event for event in decision.draft.events if lost and isinstance(event, ev.NodeStopped)]

@@ -16,12 +16,15 @@ from support.sim.world import World
 from actors.ordering.core import Core
 
 CALM = Weather()
+SLOW = Weather(delay=(0.001, 0.25))
 ROUGH = Weather(delay=(0.0005, 0.05))
 AWFUL = Weather(loss=0.05, doubled=0.05, overtaking=True, delay=(0.0005, 0.05))
 
 FAULTS_S = 45.0
-QUIET_S = 25.0
-"""Seconds after the last fault in which all must have become well."""
+QUIET_S = 20.0
+"""Seconds after the last fault in which all must have become well,"""
+DRAIN_S = 40.0
+"""and so many more for the work that has piled up."""
 
 
 class Outcome(NamedTuple):
@@ -44,10 +47,10 @@ def simulate(
     make_disk: Callable[[], Disk] = Disk,
     make_core: Callable[..., Core] = Core,
 ) -> Outcome:
-    """Run a cluster of two to five nodes. Raises `support.sim.checks.Broken` at the first broken invariant."""
+    """Run a cluster of two to five nodes. Raises `support.sim.checks.Broken` where an invariant breaks."""
     world = World(seed)
     crashes_only = world.random.random() < 0.3 if crashes_only is None else crashes_only
-    weather = CALM if crashes_only else world.random.choice((CALM, ROUGH, AWFUL))
+    weather = world.random.choice((CALM, SLOW, SLOW) if crashes_only else (CALM, ROUGH, AWFUL))
     network, checks = Network(world, weather), Checks(crashes_only=crashes_only)
     names = [f"n{k}" for k in range(world.random.choice((2, 3, 3, 4, 5)))]
     nodes = [Node(world, network, checks, name, make_disk, make_core) for name in names]
@@ -66,6 +69,9 @@ def _play(world: World, network: Network, nodes: list[Node], checks: Checks) -> 
     faults.stop()
     clients.close()
     world.run(FAULTS_S + QUIET_S)
+    checks.are_one(list(nodes))
+    while world.now < FAULTS_S + QUIET_S + DRAIN_S and any(node.has_work for node in nodes):
+        world.run(world.now + 5.0)
     checks.finish(list(nodes))
     return Outcome(
         nodes=len(nodes),

@@ -44,6 +44,11 @@ class Worker:
         self._met: set[str] = set()
         self._has_model = node.world.random.random() < 0.7
 
+    @property
+    def has_reports(self) -> bool:
+        """True while there is something to tell the master."""
+        return bool(self._reports)
+
     # What the log says
 
     def learn(self, event: Event) -> None:
@@ -54,12 +59,11 @@ class Worker:
             view.cancelling.discard(event.task_id)
         elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
             view.fetching.discard(event.model_id)
-        elif isinstance(event, ev.NodeStopped) and event.node_id == self._node.node_id:
-            if event.incarnation == self._node.incarnation:
-                self._node.after(0.0, self.say_again)
-        elif isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, st.Ready):
-            if event.runner_id in view.runners:
-                view.runners[event.runner_id].ready = True
+        elif isinstance(event, ev.NodeStopped) and self._is_this(event):
+            self._node.after(0.0, self.say_again)
+
+    def _is_this(self, event: ev.NodeStopped) -> bool:
+        return (event.node_id, event.incarnation) == (self._node.node_id, self._node.incarnation)
 
     def rewound(self, branch: Branch) -> None:
         """The state is another one: tell whose decisions were lost, and forget the tasks that never were."""
