@@ -1,0 +1,71 @@
+"""Clusters with everything that can go wrong, simulated. `python -m support.sim --seeds A:B` runs more."""
+
+from __future__ import annotations
+
+import pytest
+from support.sim.checks import Broken
+from support.sim.mutants import MUTANTS, Mutant
+from support.sim.run import Outcome, simulate
+
+A_FEW = [range(first, first + 10) for first in range(0, 200, 10)]
+MANY = [range(first, first + 100) for first in range(1000, 3000, 100)]
+
+
+def _name(seeds: range) -> str:
+    return f"{seeds.start}:{seeds.stop}"
+
+
+def _run(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except Broken as broken:
+            pytest.fail(f"seed {seed}: {broken}")
+
+
+@pytest.mark.parametrize("seeds", A_FEW, ids=_name)
+def test_nothing_breaks(seeds: range) -> None:
+    _run(seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", MANY, ids=_name)
+def test_nothing_breaks_in_many_more(seeds: range) -> None:
+    _run(seeds)
+
+
+def _is_found(mutant: Mutant, seed: int) -> bool:
+    """A bug may also show as an error of the simulated node, such as a log that has no such index."""
+    try:
+        with mutant.planted():
+            simulate(
+                seed,
+                crashes_only=mutant.crashes_only,
+                make_core=mutant.make_core,
+                make_disk=mutant.make_disk,
+            )
+    except (Broken, LookupError, AssertionError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if m.seeds > 100 else name for name, m in MUTANTS.items()],
+)
+def test_a_planted_bug_is_found(name: str) -> None:
+    assert any(_is_found(MUTANTS[name], seed) for seed in range(MUTANTS[name].seeds))
+
+
+def test_a_seed_makes_the_same_run_again() -> None:
+    outcomes = {simulate(7) for _ in range(2)}
+    assert len(outcomes) == 1
+
+
+def test_the_runs_are_worth_something() -> None:
+    """Commands are served, branches lost and masters changed in them: else nothing could break."""
+    outcomes: list[Outcome] = [simulate(seed) for seed in range(10)]
+    assert all(outcome.decisions > 100 for outcome in outcomes)
+    assert sum(outcome.epochs for outcome in outcomes) > 30
+    assert sum(outcome.rejected for outcome in outcomes) > 50
+    assert sum(outcome.answered for outcome in outcomes) > 0.9 * sum(outcome.sent for outcome in outcomes)
