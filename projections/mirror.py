@@ -168,7 +168,7 @@ def _position(path: Path, reader: LogReader) -> Position | None:
     try:
         if schema.stored_version(connection) != schema.version():
             return None
-        row = connection.execute("SELECT decision_id, command_id, seq FROM position").fetchone()
+        row = connection.execute("SELECT decision_id, command_id, seq, at FROM position").fetchone()
     except sqlite3.DatabaseError:
         return None
     finally:
@@ -176,8 +176,9 @@ def _position(path: Path, reader: LogReader) -> Position | None:
     if row is None:
         return None
     decision = reader.decision(row[0])
-    same_log = decision is not None and decision.command_id == row[1]
-    return Position(row[0], row[2]) if same_log else None
+    if decision is None or (decision.command_id, moment(decision.at)) != (row[1], row[3]):
+        return None  # a command that is sent again after a rewind can get the same place in the log
+    return Position(row[0], row[2])
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -187,6 +187,20 @@ def test_tables_that_do_not_fit_are_made_anew(tmp_path: Path, spoil: str) -> Non
     assert difference(path, tmp_path / "rebuilt.db") == []
 
 
+def test_a_command_sent_again_after_a_rewind_is_another_history(tmp_path: Path) -> None:
+    history = History(3).take(60)
+    path = mirrored(tmp_path, history)
+    log = EventLog.open(tmp_path / "log.db")
+    log.rewind(59, "winner", "it had more followers", [], at=1.0)
+    facts = msgspec.structs.replace(history[-1].facts, now=history[-1].facts.now + 5)
+    (again,) = log.append([msgspec.structs.replace(history[-1], facts=facts)])
+    log.close()
+    assert again.decision_id == 60
+    mirror = Mirror.open(path, LogReader.open(tmp_path / "log.db"))
+    assert mirror.position == (0, 0)
+    mirror.close()
+
+
 def test_difference_names_the_table_and_the_rows(tmp_path: Path) -> None:
     path = mirrored(tmp_path, History(3).take(60))
     rebuild(tmp_path / "log.db", tmp_path / "rebuilt.db")

@@ -105,7 +105,7 @@ def test_a_node_that_joins_has_the_state_before_it_has_the_past(reader: LogReade
             snapshot.save(mine, directory, seq)
         assert in_order(load_state(mine, directory)) == in_order(load_state(reader))
         with pytest.raises(LogIncomplete):
-            load_state(mine, directory, upto=reader.base_at(last - 51).seq)
+            load_state(mine, directory, upto=reader.base_at(last - 50).seq - 1)
         while (base := mine.base()) is not None:
             assert load_state(mine, directory, upto=mine.head() - 31).seq == mine.head() - 31
             log.backfill(reader.entries_upto(base.decision_id, 100, ALL))
