@@ -24,6 +24,7 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KV_HEADS = ("num_key_value_heads", "n_kv_heads", "num_kv_heads", "multi_query_group_num")
 _VOCABULARY = ("vocab_size", "padded_vocab_size")
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
+_FFN = ("moe_intermediate_size", "intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 _GEMMA3 = {
@@ -95,6 +96,7 @@ def card_from_config(
         weight_bytes=weight_bytes,
         quantization=quantization,
         n_experts=shape.number(_EXPERTS) or 0,
+        ffn_size=shape.number(_FFN) or 0,
         has_chat_template=has_chat_template,
     )
 

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from events.base import Value
 from events.values import Cause, Dtype, EngineReport, FinishReason, ModelCard, Sampling, TaskKind
+
+Strategy = Literal["pipeline", "tensor"]
+"""How ranks share a model: each some of the layers, or each a part of every layer."""
+Backend = Literal["ring", "jaccl"]
+"""What carries the collectives of MLX: TCP between neighbours, or RDMA."""
+
+
+class GroupSpec(Value, frozen=True, kw_only=True):
+    """The group of ranks that a runner is to join, and its place in it."""
+
+    group_id: str
+    """Known to the ranks of this group alone; who does not name it is turned away."""
+    rank: int
+    hosts: list[str]
+    """IPv4 address and port ("10.0.0.2:40123") of each rank, by rank. The port must be free."""
+    strategy: Strategy
+    backend: Backend = "ring"
+    rdma_devices: list[list[str | None]] = []
+    """JACCL only: ``[i][j]`` names the RDMA device by which rank i reaches rank j; None for itself."""
+    timeout_s: float
+    """Seconds that the ranks may take to meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +133,35 @@ class Generator(Protocol):
         ...
 
 
+@runtime_checkable
+class Follower(Protocol):
+    """A loaded shard on a rank that is not 0. It computes what rank 0 computes and talks to nobody else."""
+
+    def follow(self) -> None:
+        """Take part in every step of rank 0. Raises `GroupLost` after `stop`, or when a rank is gone."""
+        ...
+
+    def stop(self) -> None:
+        """End `follow` before the next step. From any thread."""
+        ...
+
+
+class Group(Protocol):
+    """The other ranks, as one engine reaches them."""
+
+    rank: int
+
+
+class GroupLost(Exception):
+    """Another rank is gone, so that no collective can complete any more; carries the cause."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
 class Builder(Protocol):
     """Loads one shard of one model in a runner process."""
-
-    def connect(self) -> None:
-        """Join the group of ranks; nothing to do for a world of one."""
-        ...
 
     def load(self, progress: Callable[[int, int], None]) -> list[str]:
         """Read the weights, calling ``progress(layers, total)``. Returns notes on what was corrected.
@@ -125,8 +170,11 @@ class Builder(Protocol):
         """
         ...
 
-    def warm_up(self) -> Generator:
-        """A first prefill and decode; returns the generator."""
+    def warm_up(self) -> Generator | Follower:
+        """A first prefill and decode, of all ranks together: a rank other than 0 waits in it for rank 0.
+
+        Returns what serves: the generator on rank 0, followers on the others.
+        """
         ...
 
 
@@ -151,6 +199,14 @@ class Engine(Protocol):
         """Environment variables for a runner process of this engine, set before it starts."""
         ...
 
-    def builder(self, spec: LoadSpec) -> Builder:
-        """A builder for one shard."""
+    def connect(self, spec: GroupSpec, lost: Callable[[Cause], None]) -> Group:
+        """Meet the other ranks. Raises `LoadError` where they don't all come.
+
+        ``lost`` is called, on a thread of its own, as soon as another rank's process is gone, whatever the
+        main thread is in: a collective that waits for it never returns.
+        """
+        ...
+
+    def builder(self, spec: LoadSpec, group: Group | None) -> Builder:
+        """A builder for one shard; ``group`` is None for a world of one."""
         ...

@@ -17,7 +17,7 @@ import traceback
 
 import psutil
 
-from engines.contract import Builder, LoadError, LoadSpec
+from engines.contract import Builder, Follower, Group, GroupLost, LoadError, LoadSpec
 from engines.os_process import die_with_parent, name_process
 from engines.serving import Serving, StepFailed, broken
 from engines.wire import (
@@ -39,6 +39,10 @@ FAILED = 1
 """Exit code after a `Failed` status."""
 ORPHANED = 3
 """Exit code where the supervisor's socket closed."""
+_LEAVING_S = 1.0
+"""Seconds in which `Stop` may follow the end of another rank: a group is stopped rank by rank."""
+_STOPPING_S = 2.0
+"""Seconds that a rank may take for its last step: a collective that another rank has left never returns."""
 
 
 class _Stopped(Exception):
@@ -52,7 +56,10 @@ class Runner:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Load | Connect | WarmUp | Stop] = queue.SimpleQueue()
         self._builder: Builder | None = None
+        self._in_group = False
+        self._group: Group | None = None
         self._serving: Serving | None = None
+        self._follower: Follower | None = None
         self._status: status.RunnerStatus = status.Spawning()
         self._stopping = threading.Event()
 
@@ -64,6 +71,9 @@ class Runner:
             self._serve()
         except (_Stopped, ChannelClosed):
             pass
+        except GroupLost as error:
+            if not self._stopping.wait(2 * _LEAVING_S):  # the link's thread, which knows the rank, goes first
+                return self._fail(error.cause)
         except (LoadError, StepFailed) as error:
             return self._fail(error.cause)
         except Exception as error:
@@ -73,30 +83,40 @@ class Runner:
         return 0
 
     def _serve(self) -> None:
-        """Follow the supervisor up to Ready, then serve tasks until `Stop`."""
-        while self._serving is None:
+        """Follow the supervisor up to Ready, then serve tasks, or rank 0, until `Stop`."""
+        while self._serving is None and self._follower is None:
             message = self._inbox.get()
             if isinstance(message, Stop):
                 return
             if isinstance(message, Load):
                 self._load(message)
             elif isinstance(message, Connect):
-                self._connect()
+                self._connect(message)
             else:
                 self._warm_up()
-        self._serving.run()
+        if self._serving is not None:
+            self._serving.run()
+        elif self._follower is not None:
+            self._follower.follow()
 
-    def _connect(self) -> None:
-        """Meet the other ranks: a world of one has none."""
+    def _connect(self, message: Connect) -> None:
+        from engines.registry import engine
+
         self._say(status.Connecting())
+        self._in_group = True
+        self._group = engine(message.engine).connect(message.group, self._lost)
         self._say(status.Connected())
+
+    def _lost(self, cause: Cause) -> None:
+        """Another rank is gone. Called on the link's thread: the main one may be waiting for that rank."""
+        if not self._stopping.wait(_LEAVING_S):
+            os._exit(self._fail(cause))
 
     def _load(self, message: Load) -> None:
         from engines.registry import engine
 
         self._say(status.Loading(layers=0, total=message.card.n_layers))
-        self._builder = engine(message.engine).builder(_spec(message))
-        self._builder.connect()
+        self._builder = engine(message.engine).builder(_spec(message), self._group)
         notes = self._builder.load(self._loading)
         self._say(status.Loaded(notes=notes))
 
@@ -109,10 +129,13 @@ class Runner:
         self._say(status.WarmingUp())
         if self._builder is None:
             raise RuntimeError("told to warm up before a model was loaded")
-        serving = Serving(self._channel, self._builder.warm_up())
+        warm = self._builder.warm_up()
         if self._stopping.is_set():
             raise _Stopped
-        self._serving = serving
+        if isinstance(warm, Follower):
+            self._follower = warm
+        else:
+            self._serving = Serving(self._channel, warm)
         self._say(status.Ready())
 
     def _say(self, new: status.RunnerStatus) -> None:
@@ -137,8 +160,7 @@ class Runner:
         serving = self._serving
         if isinstance(message, Generate):
             if serving is None:
-                cause = Cause(code="not_ready", message="The runner has no model ready yet.")
-                self._channel.send(broken(message.task_id, cause))
+                self._channel.send(broken(message.task_id, self._not_serving()))
             else:
                 serving.admit(message)
         elif isinstance(message, Cancel):
@@ -149,19 +171,42 @@ class Runner:
         elif isinstance(message, Load | Connect | WarmUp):
             self._inbox.put(message)
 
+    def _not_serving(self) -> Cause:
+        if self._follower is not None:
+            return Cause(code="not_rank_0", message="Of a group of ranks only rank 0 takes tasks.")
+        return Cause(code="not_ready", message="The runner has no model ready yet.")
+
     def _stop(self, message: Stop) -> None:
         self._say(status.ShuttingDown())
         self._stopping.set()
         self._inbox.put(message)
         if self._serving is not None:
             self._serving.quit()
+        if self._follower is not None:
+            self._follower.stop()
+        if self._in_group:
+            leave = threading.Timer(_STOPPING_S, self._leave)
+            leave.daemon = True
+            leave.start()
+
+    def _leave(self) -> None:
+        self._say(status.Shutdown())
+        os._exit(0)
 
 
 def _idle() -> status.Idle:
     from engines.mlx import blas
 
     process = psutil.Process()
-    return status.Idle(pid=process.pid, started_at=process.create_time(), options=blas.in_use())
+    return status.Idle(
+        pid=process.pid, started_at=process.create_time(), options=blas.in_use(), port=_free_port()
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]
 
 
 def _spec(message: Load) -> LoadSpec:

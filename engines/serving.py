@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from engines.contract import Generator, Prompt, Refused, Step, TokenLogprob
+from engines.contract import Generator, GroupLost, Prompt, Refused, Step, TokenLogprob
 from engines.wire import (
     Admitted,
     Cancel,
@@ -102,7 +102,10 @@ class Serving:
         self._inbox.put(Quit())
 
     def run(self) -> None:
-        """Step the engine until `quit`. Raises `StepFailed` after telling every open task."""
+        """Step the engine until `quit`.
+
+        Raises `StepFailed` after telling every open task, `GroupLost` as the engine does.
+        """
         while self._take():
             if self._generator.busy:
                 self._step()
@@ -127,6 +130,8 @@ class Serving:
             self._generator.submit(admission.task_id, admission.tokens, admission.sampling)
         except Refused as refused:
             self._channel.send(broken(admission.task_id, refused.cause, task.usage()))
+        except GroupLost:
+            raise
         except Exception as error:  # as in admit: this task's own trouble
             traceback.print_exc()
             self._channel.send(
@@ -143,6 +148,8 @@ class Serving:
         began = time.perf_counter()
         try:
             steps = self._generator.step()
+        except GroupLost:
+            raise
         except Exception as error:
             self._fail(error)
         now = time.perf_counter()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from engines.contract import GroupSpec
 from events.status import RunnerStatus
 from events.values import Cause, Dtype, FinishReason, ModelCard, Sampling, TaskKind, Timings, Usage
 
@@ -38,15 +39,21 @@ class Load(_Message, frozen=True):
 
 
 class Connect(_Message, frozen=True):
-    """Join the group (Idle becomes Connecting, then Connected)."""
+    """Join the group (Idle becomes Connecting, then Connected). Not sent to a world of one."""
+
+    engine: str
+    group: GroupSpec
 
 
 class WarmUp(_Message, frozen=True):
-    """Run a first forward pass (Loaded becomes WarmingUp, then Ready)."""
+    """Run a first forward pass (Loaded becomes WarmingUp, then Ready). In a group, rank 0 comes last."""
 
 
 class Generate(_Message, frozen=True):
-    """Generate for a task. The prompt fields are those of `engines.contract.Prompt`."""
+    """Generate for a task. The prompt fields are those of `engines.contract.Prompt`.
+
+    Of a group only rank 0 takes it.
+    """
 
     task_id: str
     kind: TaskKind

@@ -70,6 +70,8 @@ class ModelCard(Value, frozen=True):
     """Bytes of the weight files; in memory they may take more, see `actors.placement`."""
     quantization: Quantization | None = None
     n_experts: int = 0
+    ffn_size: int = 0
+    """Width of a feed-forward layer, of one expert where there are experts; 0 where it is not known."""
     has_chat_template: bool = True
 
 

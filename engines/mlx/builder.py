@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,9 +13,12 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from engines import weights
-from engines.contract import LoadError, LoadSpec
-from engines.mlx import blas, checks, library
+from engines.contract import GroupLost, LoadError, LoadSpec
+from engines.link import Holds
+from engines.mlx import blas, checks, library, pipeline, tensor
 from engines.mlx.generator import MlxGenerator
+from engines.mlx.group import MlxGroup
+from engines.mlx.lockstep import LeadingBatch, MlxFollower, endless_batch
 from engines.model_errors import StoreError
 from events.values import Sampling
 
@@ -23,22 +27,20 @@ _WARM_UP = Sampling(max_tokens=3, temperature=0.7, top_p=0.9, seed=0)
 
 
 class MlxBuilder:
-    """Implements `engines.contract.Builder` for a world of one rank."""
+    """Implements `engines.contract.Builder`, for one rank alone or one of a group."""
 
-    def __init__(self, spec: LoadSpec) -> None:
+    def __init__(self, spec: LoadSpec, group: MlxGroup | None = None) -> None:
         self._spec = spec
+        self._group = group
         self._path = Path(spec.path)
         self._model: nn.Module | None = None
         self._tokenizer: library.HubTokenizer | None = None
-
-    def connect(self) -> None:
-        """Nothing to do: one rank."""
 
     def load(self, progress: Callable[[int, int], None]) -> list[str]:
         """Read the weights, calling ``progress(layers, total)``. Returns notes. Raises `LoadError`."""
         try:
             return self._load(progress)
-        except LoadError:
+        except (LoadError, GroupLost):
             raise
         except StoreError as error:
             raise LoadError(error.cause) from error
@@ -49,17 +51,27 @@ class MlxBuilder:
                 "load_error", f"{self._path} can't be loaded: {type(error).__name__}: {error}."
             ) from error
 
-    def warm_up(self) -> MlxGenerator:
-        """Compute two short prompts side by side, so that every kernel is compiled. Returns the generator."""
+    def warm_up(self) -> MlxGenerator | MlxFollower:
+        """Compute two short prompts side by side, so that every kernel is compiled.
+
+        Returns the generator, on a rank other than 0 a follower, when rank 0 has computed them.
+        """
         if self._model is None or self._tokenizer is None:
             raise RuntimeError("load comes before warm_up")
-        generator = MlxGenerator(self._model, self._tokenizer, self._spec)
-        for n in range(2):
-            generator.submit(f"warm-up-{n}", [0] * (4 + n), _WARM_UP)
-        while generator.busy:
-            for step in generator.step():
-                if step.failure:
-                    raise LoadError(step.failure)
+        eos = sorted(self._tokenizer.eos_token_ids)
+        if self._group is None:
+            batch = library.batch_generator(
+                self._model, eos, batch=self._spec.batch, prefill_chunk=self._spec.prefill_chunk
+            )
+            return _warmed(MlxGenerator(batch, self._tokenizer, self._spec))
+        if self._group.rank:
+            follower = MlxFollower(self._model, self._spec, self._group.links[0])
+            follower.warm_up()
+            return follower
+        _check_shards(self._group, self._spec)
+        leading = LeadingBatch(endless_batch(self._model, self._spec), self._group.links, eos)
+        generator = _warmed(MlxGenerator(leading, self._tokenizer, self._spec))
+        leading.warmed()
         return generator
 
     def _load(self, progress: Callable[[int, int], None]) -> list[str]:
@@ -67,10 +79,14 @@ class MlxBuilder:
         config = library.load_config(self._path)
         model, notes = self._open(config)
         library.cast_weights(model, _DTYPES[self._spec.dtype])
-        self._read(model, progress)
-        self._model = model
+        self._model = self._shard(model)
+        self._read(self._model, progress)
         self._tokenizer = library.load_tokenizer(self._path, config.get("eos_token_id"))
-        return notes + self._machine_notes()
+        if self._group is None:
+            return notes + self._machine_notes()
+        if self._group.rank:
+            self._group.links[0].send(Holds(self._spec.start_layer, self._spec.end_layer))
+        return notes + self._group.notes + self._machine_notes()
 
     def _open(self, config: library.Config) -> tuple[nn.Module, list[str]]:
         """The model with its weights mapped but not read."""
@@ -85,15 +101,22 @@ class MlxBuilder:
         checks.verify({**config, **overrides}, cast("Any", model).args)
         return model, notes
 
-    def _read(self, model: nn.Module, progress: Callable[[int, int], None]) -> None:
-        """Bring the weights into memory, a layer at a time."""
-        layers = library.layers(model)
-        if (self._spec.start_layer, self._spec.end_layer) != (0, len(layers)):
+    def _shard(self, model: nn.Module) -> nn.Module:
+        """What of the model this rank holds: all of it where it is alone."""
+        if self._group is not None and self._group.spec.strategy == "pipeline":
+            return pipeline.shard(model, self._group, self._spec)
+        total = len(library.layers(model))
+        if (self._spec.start_layer, self._spec.end_layer) != (0, total):
             raise checks.refused(
                 "wrong_layers",
                 f"The placement wants layers {self._spec.start_layer} to {self._spec.end_layer}, the model "
-                f"has {len(layers)}; one MLX runner holds a whole model.",
+                f"has {total}; outside a pipeline a runner holds a part of all of them.",
             )
+        return model if self._group is None else tensor.shard(model, self._group, self._spec)
+
+    def _read(self, model: nn.Module, progress: Callable[[int, int], None]) -> None:
+        """Bring the weights into memory, a layer at a time."""
+        layers = library.layers(model)
         progress(0, len(layers))
         for n, layer in enumerate(layers, start=1):
             library.read_weights(layer)
@@ -103,6 +126,28 @@ class MlxBuilder:
     def _machine_notes(self) -> list[str]:
         on_cpu = mx.default_device() == mx.Device(mx.cpu)
         return [blas.HOW_TO_GET] if on_cpu and blas.in_use().get("blas") == "netlib reference" else []
+
+
+def _warmed(generator: MlxGenerator) -> MlxGenerator:
+    for n in range(2):
+        generator.submit(f"warm-up-{n}", [0] * (4 + n), _WARM_UP)
+    while generator.busy:
+        for step in generator.step():
+            if step.failure:
+                raise LoadError(step.failure)
+    return generator
+
+
+def _check_shards(group: MlxGroup, spec: LoadSpec) -> None:
+    """Wait until all other ranks have loaded. Raises `LoadError` where they do not make up the model."""
+    shards = [(spec.start_layer, spec.end_layer)]
+    for link in group.links:
+        word = link.take()
+        assert isinstance(word, Holds)
+        shards.append((word.start, word.end))
+    whole = all(shard == (0, spec.card.n_layers) for shard in shards)
+    if not (whole if group.spec.strategy == "tensor" else all(a[1] == b[0] for a, b in pairwise(shards))):
+        raise checks.refused("wrong_layers", f"The layers of the ranks don't make up the model: {shards}.")
 
 
 def _tensor_names(path: Path) -> frozenset[str]:

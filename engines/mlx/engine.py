@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from engines.contract import LoadSpec
+from engines.contract import Group, GroupSpec, LoadSpec
 from engines.mlx import blas
 from engines.processes import python_environment
-from events.values import EngineReport
+from events.values import Cause, EngineReport
 
 if TYPE_CHECKING:
     from engines.mlx.builder import MlxBuilder
+    from engines.mlx.group import MlxGroup
 
 _SELF_TEST_SECONDS = 120
 
@@ -59,11 +61,17 @@ class MlxEngine:
             chosen["LD_PRELOAD"] = f"{found}:{before}" if before else str(found)
         return chosen
 
-    def builder(self, spec: LoadSpec) -> MlxBuilder:
-        """A builder; from here on MLX is in the process."""
+    def connect(self, spec: GroupSpec, lost: Callable[[Cause], None]) -> MlxGroup:
+        """Meet the other ranks; from here on MLX is in the process. Raises `LoadError`."""
+        from engines.mlx.group import connect
+
+        return connect(spec, lost)
+
+    def builder(self, spec: LoadSpec, group: Group | None = None) -> MlxBuilder:
+        """A builder; from here on MLX is in the process. ``group`` is what `connect` returned."""
         from engines.mlx.builder import MlxBuilder
 
-        return MlxBuilder(spec)
+        return MlxBuilder(spec, cast("MlxGroup | None", group))
 
 
 def failed(detail: str) -> EngineReport:

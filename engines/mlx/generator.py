@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import mlx.nn as nn
-
 from engines.answer import Answer, Shown
 from engines.contract import LoadSpec, Prompt, Step, TokenLogprob
 from engines.mlx import sampling as samplers
-from engines.mlx.library import HubTokenizer, TokenResponse, batch_generator
+from engines.mlx.library import Batch, HubTokenizer, TokenResponse
 from engines.mlx.logprobs import LogprobReader
 from engines.mlx.prompts import Prompts
 from engines.text import Vocabulary
@@ -28,16 +26,16 @@ class _Task:
 class MlxGenerator:
     """Implements `engines.contract.Generator`.
 
-    One prompt is prefilled at a time, ``spec.prefill_chunk`` tokens between two decode steps.
+    One prompt is prefilled at a time, ``spec.prefill_chunk`` tokens between two decode steps. ``batch``
+    computes for one rank or leads several.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: HubTokenizer, spec: LoadSpec) -> None:
+    def __init__(self, batch: Batch, tokenizer: HubTokenizer, spec: LoadSpec) -> None:
         self._context = spec.context
         self._prompts = Prompts(tokenizer, vocab_size=spec.card.vocab_size, context=spec.context)
         self._vocabulary = Vocabulary(tokenizer.backend_tokenizer)
         self._logprobs = LogprobReader(self._vocabulary)
-        eos = sorted(tokenizer.eos_token_ids)
-        self._batch = batch_generator(model, eos, batch=spec.batch, prefill_chunk=spec.prefill_chunk)
+        self._batch = batch
         self._tasks: dict[int, _Task] = {}
         self._uids: dict[str, int] = {}
 

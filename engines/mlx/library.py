@@ -135,3 +135,14 @@ def layers(model: nn.Module) -> list[nn.Module]:
 def read_weights(module: nn.Module) -> None:
     """Bring the weights of a module into memory."""
     mx.eval(module.parameters())
+
+
+def compute(array: mx.array) -> int:
+    """The value of a scalar. Other threads run meanwhile, as they do not in ``array.item()`` alone."""
+    mx.eval(array)
+    return cast("int", array.item())
+
+
+def after(value: mx.array, other: mx.array) -> mx.array:
+    """``value``, which is not computed before ``other`` is."""
+    return mx.depends(value, other)

@@ -27,6 +27,8 @@ def _test() -> EngineReport:
         return failed("MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
     options = blas.in_use() if kind == "cpu" else {}
+    if found := _rdma():
+        options["rdma"] = " ".join(found)
     hint = f" {blas.HOW_TO_GET}" if options.get("blas") == "netlib reference" else ""
     return EngineReport(
         engine="mlx",
@@ -47,6 +49,12 @@ def _computes() -> bool:
     draw = np.random.default_rng(0)
     a, b = (draw.normal(0, 0.1, shape).astype(np.float32) for shape in ((16, 64), (64, 48)))
     return all(mx.allclose(mx.array(x) @ mx.array(b), mx.array(x @ b), atol=1e-2) for x in (a, a[:1]))
+
+
+def _rdma() -> list[str]:
+    from engines.mlx import rdma
+
+    return rdma.devices()
 
 
 def _kind() -> str:

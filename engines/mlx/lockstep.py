@@ -1,0 +1,121 @@
+"""Ranks in lockstep: every rank runs the same batch generator, and rank 0 says what it does next.
+
+Two batch generators that get the same calls build the same batches, run the same collectives in the same
+order, and number their sequences alike. So only the calls travel, a few bytes each, over the side links;
+prompts, tokens, samplers and stop strings stay on rank 0. The other ranks feed tokens of 0 and draw from
+one column of logits; where they need real tokens (`engines.mlx.tensor`) a collective brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from engines.contract import GroupLost, LoadSpec
+from engines.link import Insert, Link, Remove, Step, Warmed, Word
+from engines.mlx.library import Batch, PromptResponse, TokenResponse, batch_generator
+from events.values import Cause
+
+
+def endless_batch(model: nn.Module, spec: LoadSpec) -> Batch:
+    """A batch generator that no token ends: the other ranks could not know which one it was."""
+    return batch_generator(model, (), batch=spec.batch, prefill_chunk=spec.prefill_chunk)
+
+
+class LeadingBatch:
+    """Rank 0's batch generator, which has the others do the same. Implements `engines.mlx.library.Batch`.
+
+    Sequences end at their token limit in all of them; for an end-of-sequence token the owner calls
+    `remove`, as for a stop string.
+    """
+
+    def __init__(self, batch: Batch, links: Sequence[Link], eos: Sequence[int]) -> None:
+        self._batch = batch
+        self._links = links
+        self._eos = frozenset(eos)
+
+    def insert(
+        self,
+        prompts: list[list[int]],
+        max_tokens: list[int],
+        *,
+        samplers: list[Callable[[mx.array], mx.array]],
+    ) -> list[int]:
+        """Queue prompts, here and there. Raises `GroupLost`, as the other methods do."""
+        uids = self._batch.insert(prompts, max_tokens, samplers=samplers)
+        for prompt, room in zip(prompts, max_tokens, strict=True):
+            self._tell(Insert(len(prompt), room))
+        return uids
+
+    def next(self) -> tuple[list[PromptResponse], list[TokenResponse]]:
+        """One step of all ranks."""
+        self._tell(Step())
+        prompts, tokens = _computed(self._batch)
+        for response in tokens:
+            if response.token in self._eos:
+                response.finish_reason = "stop"
+        return prompts, tokens
+
+    def remove(self, uids: list[int]) -> object:
+        """Drop sequences, here and there."""
+        self._tell(Remove(uids))
+        return self._batch.remove(uids)
+
+    def warmed(self) -> None:
+        """Let the others end their warm-up."""
+        self._tell(Warmed())
+
+    def _tell(self, word: Word) -> None:
+        for link in self._links:
+            link.send(word)
+
+
+class MlxFollower:
+    """A rank other than 0. Implements `engines.contract.Follower`."""
+
+    def __init__(self, model: nn.Module, spec: LoadSpec, link: Link) -> None:
+        self._batch = endless_batch(model, spec)
+        self._link = link
+
+    def warm_up(self) -> None:
+        """Follow until rank 0 has warmed up."""
+        while not isinstance(word := self._link.take(), Warmed):
+            self._obey(word)
+
+    def follow(self) -> None:
+        """Take part in every step of rank 0. Raises `GroupLost`."""
+        while True:
+            self._obey(self._link.take())
+
+    def stop(self) -> None:
+        """End `follow` before the next step."""
+        self._link.close()
+
+    def _obey(self, word: Word) -> None:
+        match word:
+            case Step():
+                _computed(self._batch)
+            case Insert():
+                self._batch.insert([[0] * word.tokens], [word.room], samplers=[_nothing])
+            case Remove():
+                self._batch.remove(word.uids)
+            case _:
+                raise RuntimeError(f"rank 0 said {word} where a step was due")
+
+
+def _computed(batch: Batch) -> tuple[list[PromptResponse], list[TokenResponse]]:
+    """One step. Raises `GroupLost` where a collective in it fails."""
+    try:
+        return batch.next()
+    except RuntimeError as error:
+        if not str(error).startswith(("[ring]", "[jaccl]")):
+            raise
+        cause = Cause(code="ring_broken", message=f"A collective failed: {error}. Another rank has ended.")
+        raise GroupLost(cause) from error
+
+
+def _nothing(logprobs: mx.array) -> mx.array:
+    """The sampler of ranks that draw nothing: token 0, yet not before the step is computed."""
+    return mx.argmax(logprobs[..., :1], axis=-1)
