@@ -20,18 +20,22 @@ from actors.net.nats import Nats, NatsSettings
 from actors.net.transport import Transport, TransportError
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Server:
     """A nats-server on a port of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         binary = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/bin")
         if binary is None:
             pytest.skip("there is no nats-server here; apt-get install nats-server for this test")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
-        self._command = [binary, "-a", "127.0.0.1", "-p", str(self.port)]
+        self._command = [binary, "-a", "127.0.0.1", "-p", str(self.port), *options]
         self.start()
 
     def start(self) -> None:
@@ -95,6 +99,37 @@ def test_a_short_restart_of_the_server_is_survived(server: Server) -> None:
     finally:
         world.stop()
     assert world.recorders["a"].wrong == []
+
+
+def three_servers() -> list[Server]:
+    routes = [free_port() for _ in range(3)]
+    known = ",".join(f"nats://127.0.0.1:{port}" for port in routes)
+    return [
+        Server("--cluster_name", "three", "--cluster", f"nats://127.0.0.1:{port}", "--routes", known)
+        for port in routes
+    ]
+
+
+def test_of_three_servers_one_may_be_killed() -> None:
+    servers = three_servers()
+    urls = tuple(server.url for server in servers)
+    cluster = uuid.uuid4().hex
+    nodes = {node_id: (Nats(NatsSettings(servers=urls, cluster=cluster)), Recorder()) for node_id in "abc"}
+    try:
+        for node_id, (transport, recorder) in nodes.items():
+            transport.start(peer(node_id), recorder)
+        eventually(lambda: all(len(recorder.up) == 2 for _, recorder in nodes.values()))
+        for server in servers[:2]:
+            server.stop()
+            for asker, asked in ("ab", "bc", "ca"):
+                eventually(lambda asker=asker, asked=asked: answered(nodes[asker][0], asked))
+            server.start()
+        assert [recorder.wrong for _, recorder in nodes.values()] == [[], [], []]
+    finally:
+        for transport, _ in nodes.values():
+            transport.stop()
+        for server in servers:
+            server.stop()
 
 
 def test_two_clusters_on_one_server_do_not_mix(server: Server) -> None:
