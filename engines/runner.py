@@ -115,7 +115,7 @@ class Runner:
     def _load(self, message: Load) -> None:
         from engines.registry import engine
 
-        self._say(status.Loading(layers=0, total=message.card.n_layers))
+        self._say(status.Loading(layers=0, total=message.end_layer - message.start_layer))
         self._builder = engine(message.engine).builder(_spec(message), self._group)
         notes = self._builder.load(self._loading)
         self._say(status.Loaded(notes=notes))
