@@ -149,7 +149,8 @@ class Router(Actor):
         self._master.tell_system(message)
 
     def refused(self, host: str, why: str) -> None:
-        """Put on the record who was turned away."""
+        """Put on the record, and before the operator's eyes, who was turned away."""
+        logger.warning("%s: %s", host, why)
         report = cmd.ReportRefusedPeer(
             command_id=fresh("report"), origin=self._me.node_id, host=host, reason=why
         )

@@ -39,8 +39,7 @@ def place(node: ServedNode, key: str, on: str) -> str:
 def _divide_and_heal(net: Lan, minority: list[ServedNode], majority: list[ServedNode]) -> None:
     numbers = [net.nodes.index(node) + 1 for node in minority]
     before = {
-        node.port: place(node, f"before-{number}", net.node_id(node))
-        for number, node in enumerate(net.nodes)
+        node.port: place(node, f"before-{number}", net.node_id(node)) for number, node in enumerate(net.nodes)
     }
     for node in net.nodes:
         node.ready(before[node.port])

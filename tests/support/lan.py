@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,10 @@ class Lan:
 
         eventually(agreed, timeout, lambda: "\n".join(node.output() for node in nodes))
 
+    def number(self, node: ServedNode) -> int:
+        """The number of the node's machine, from 1."""
+        return self.nodes.index(node) + 1
+
     def node_id(self, node: ServedNode) -> str:
         return (node.home / "node_id").read_text().strip()
 
@@ -96,12 +101,34 @@ def decisions(node: ServedNode) -> list[tuple[int, str]]:
         return [(decision.decision_id, decision.command_id) for decision in reader.decisions()]
 
 
+def rows(node: ServedNode) -> dict[str, list[tuple[Any, ...]]]:
+    """The node's log as it is on the disk: all columns of all rows, their hashes among them."""
+    connection = sqlite3.connect(f"file:{node.log}?mode=ro", uri=True)
+    try:
+        tables = ("decisions", "events")
+        return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in tables}
+    finally:
+        connection.close()
+
+
+def one_log(*nodes: ServedNode) -> None:
+    """All nodes have the same rows, byte for byte; while the cluster writes, the same beginning."""
+    first, *others = [rows(node) for node in nodes]
+    for other in others:
+        for name, table in first.items():
+            common = min(len(table), len(other[name]))
+            assert common > 0
+            assert table[:common] == other[name][:common], f"{name} differ"
+
+
 @contextmanager
-def lan(root: Path, size: int, **settings: object) -> Iterator[Lan]:
+def lan(root: Path, size: int, *, start: bool = True, **settings: object) -> Iterator[Lan]:
+    """A cluster on a switch of its own. Without ``start`` its nodes are still to be started."""
     with switch() as wires:
         made = Lan(wires, root, size, **settings)
         try:
-            made.start()
+            if start:
+                made.start()
             yield made
         finally:
             made.stop()
