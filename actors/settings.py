@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     no_batch: bool = False
     prefill_chunk: int = 0
     threads: int = 0
+    cpu_devices: int = 1
     start_timeout_s: float = 400.0
     connect_timeout_s: float = 60.0
     load_timeout_s: float = 300.0
@@ -60,8 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse what can't work, before anything starts."""
-        if not 0 <= self.api_port <= 65535:
-            raise ValueError(f"api_port must be between 0 and 65535, got {self.api_port}")
+        for name in ("api_port", "cluster_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ValueError(f"{name} must be between 0 and 65535, got {getattr(self, name)}")
         for phase in ("start", "connect", "load", "warm_up", "prefill", "decode"):
             seconds = getattr(self, f"{phase}_timeout_s")
             if not 0 < seconds < math.inf:
@@ -69,6 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("load_timeout_s_per_gb", "max_instance_retries", "threads", "prefill_chunk"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
+        if not 1 <= self.cpu_devices <= 64:
+            raise ValueError(f"cpu_devices must be between 1 and 64, got {self.cpu_devices}")
         if not 0 < self.backoff_base_s <= self.backoff_cap_s < math.inf:
             raise ValueError(
                 f"backoff_base_s must be above 0 and at most backoff_cap_s, got {self.backoff_base_s} "

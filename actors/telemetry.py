@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import psutil
 
 from actors.actor import Actor
@@ -82,6 +83,7 @@ class Telemetry(Actor):
 
     def _report_start(self, reports: list[EngineReport]) -> None:
         identity, memory = self._identity, psutil.virtual_memory()
+        found = devices(self._settings.cpu_devices)
         self._reporter.send(
             cmd.ReportNodeStarted(
                 command_id=fresh("report"),
@@ -93,8 +95,8 @@ class Telemetry(Actor):
                 platform=f"{platform.system()} {platform.release()} {platform.machine()}",
                 api_url=identity.api_url,
                 host=identity.host,
-                devices=devices(),
-                engines=reports,
+                devices=found,
+                engines=[_on_all(report, found) for report in reports],
                 memory_total=memory.total,
                 memory_available=memory.available,
                 policy=self._settings.policy,
@@ -113,13 +115,27 @@ class Telemetry(Actor):
         )
 
 
-def devices() -> list[Device]:
-    """The devices of this machine that an engine of ours can use."""
+def devices(cpu_devices: int = 1) -> list[Device]:
+    """The devices of this machine that an engine of ours can use.
+
+    The CPU and its memory can be divided into ``cpu_devices``, each of which takes a rank.
+    """
     memory = psutil.virtual_memory().total
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         return [Device(device_id="metal:0", kind="metal", name="Apple GPU", memory_bytes=memory)]
     name = platform.processor() or platform.machine()
-    return [Device(device_id="cpu:0", kind="cpu", name=name, memory_bytes=memory)]
+    return [
+        Device(device_id=f"cpu:{number}", kind="cpu", name=name, memory_bytes=memory // cpu_devices)
+        for number in range(cpu_devices)
+    ]
+
+
+def _on_all(report: EngineReport, found: list[Device]) -> EngineReport:
+    """An engine that computes on one device of a kind computes on all of that kind: they are alike."""
+    kinds = {device_id.partition(":")[0] for device_id in report.device_ids}
+    return msgspec.structs.replace(
+        report, device_ids=[device.device_id for device in found if device.kind in kinds]
+    )
 
 
 def _existing(path: Path) -> Path:

@@ -22,6 +22,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Dtype | Literal[""] = ""
     node_id: str = ""
     device_id: str = ""
+    ranks: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Devices to spread over; 0 takes the fewest that can hold the model."""
 
     def settings(self) -> PlacementSettings:
         """The wish as commands carry it."""
@@ -33,4 +35,5 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
             dtype=self.dtype,
             node_id=self.node_id,
             device_id=self.device_id,
+            ranks=self.ranks,
         )

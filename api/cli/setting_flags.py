@@ -25,6 +25,7 @@ SETTING_HELP: dict[str, str] = {
     "no_batch": "compute one request at a time in each instance",
     "prefill_chunk": "prompt tokens computed between two decode steps of the running streams",
     "threads": "CPU threads of each runner; 0 takes one for each CPU",
+    "cpu_devices": "devices to divide the CPU into; each takes a rank of a model that is split",
     "start_timeout_s": "seconds that a runner process may take to come up",
     "connect_timeout_s": "seconds that the ranks of a group may take to meet",
     "load_timeout_s": "seconds without progress while a model loads, before the runner is given up",
