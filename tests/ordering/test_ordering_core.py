@@ -140,6 +140,17 @@ class TestJoining:
         assert of(node.hear("m", welcome(second, 9)), io.Follow) != []
         assert of(node.hear("m", welcome(second, 0)), io.Follow, io.Rewind) == []
 
+    def test_a_run_map_has_what_was_appended_just_before(self) -> None:
+        """The welcome comes in an epoch that is over by then, so the node joins again at once."""
+        node = Lone("b", MemoryLog((OLD, 3)))
+        node.put(io.PeerUp("m"))
+        leader = status(1, epoch=LEADS, genesis=OLD, last_epoch=LEADS, index=5)
+        ((_, join),) = sent(node.hear("m", leader), msg.Join)
+        later = Epoch(5, "m", "run")
+        node.hear("m", status(2, epoch=later, genesis=OLD, last_epoch=later, index=6))
+        ((_, again),) = sent(node.hear("m", welcome(join, 3, 2, index=5)), msg.Join)
+        assert again.runs == [Run(OLD, 1, 3), Run(LEADS, 4, 5)]
+
     def test_a_log_of_another_history_is_not_given_up_for_a_shorter_one(self) -> None:
         node = Lone("b", MemoryLog((OLD, 1000)))
         node.put(io.PeerUp("m"))

@@ -13,7 +13,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m support.sim", description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="from:to, the last one not included")
     first, last = map(int, parser.parse_args().seeds.split(":"))
-    began, virtual, decisions, rejected, failed = time.perf_counter(), 0.0, 0, 0, 0
+    began, virtual, decisions, rejected, failed = time.process_time(), 0.0, 0, 0, 0
     sent = answered = 0
     for seed in range(first, last):
         try:
@@ -26,9 +26,9 @@ def main() -> int:
         decisions += outcome.decisions
         rejected += outcome.rejected
         sent, answered = sent + outcome.sent, answered + outcome.answered
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     print(
-        f"{last - first} runs, {failed} failed, {(last - first) / took:.1f} a second, "
+        f"{last - first} runs, {failed} failed, {(last - first) / took:.1f} a CPU second, "
         f"{virtual / took:.0f} times real time; {decisions} decisions, {rejected} rejected, "
         f"{answered / max(sent, 1):.3f} of the commands answered"
     )

@@ -129,8 +129,8 @@ MUTANTS = {
     "no step-down": Mutant(20, peers=NeverStepsDown),
     "suffix discarded silently": Mutant(20, make_disk=SilentDisk),
     "election by id only": Mutant(100, peers=ElectsById, crashes_only=True),
-    "old welcome accepted": Mutant(300, make_core=IgnoresTickets),
+    "old welcome accepted": Mutant(60, make_core=IgnoresTickets),
     "run map too early": Mutant(600, make_core=ReviewsTooEarly),
-    "old status believed": Mutant(300, peers=BelievesOldWords),
-    "appends while joining": Mutant(300, make_core=TakesWhileJoining),
+    "old status believed": Mutant(600, peers=BelievesOldWords),
+    "appends while joining": Mutant(60, make_core=TakesWhileJoining),
 }
