@@ -84,14 +84,6 @@ class ReviewsTooEarly(Core):
         self._effects = effects + self._effects
 
 
-class BelievesOldWords(Peers):
-    """A status that was overtaken counts."""
-
-    def learn(self, node_id: str, status: Status) -> bool:
-        self._peers[node_id].status = status
-        return True
-
-
 class TakesWhileJoining(Core):
     """A follower that has sent its run map goes on appending."""
 
@@ -131,6 +123,5 @@ MUTANTS = {
     "election by id only": Mutant(100, peers=ElectsById, crashes_only=True),
     "old welcome accepted": Mutant(60, make_core=IgnoresTickets),
     "run map too early": Mutant(600, make_core=ReviewsTooEarly),
-    "old status believed": Mutant(600, peers=BelievesOldWords),
     "appends while joining": Mutant(60, make_core=TakesWhileJoining),
 }
