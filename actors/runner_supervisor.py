@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.clock import Timer
-from actors.reporter import Reporter
+from actors.reporter import Reporter, SayAgain
 from actors.settings import Settings
 from actors.streams import TokenHub
 from engines import wire
@@ -79,6 +79,7 @@ class RunnerSupervisor(Actor):
         self._hub = hub
         self._watch = _Watch()
         self._status: st.RunnerStatus = st.Spawning()
+        self._idle: st.Idle | None = None
         self._failure: st.Failed | None = None
         self._told_to_stop = False
         self._reported_end = False
@@ -102,6 +103,8 @@ class RunnerSupervisor(Actor):
                 self._order(message.message)
             case ShutDown():
                 self._shut_down()
+            case SayAgain():
+                self._say_again()
             case wire.StatusIs():
                 self._status_is(message.status)
             case wire.TaskDone() | wire.TaskBroken() | wire.TaskDropped():
@@ -184,6 +187,13 @@ class RunnerSupervisor(Actor):
             self._process.kill()
         self.mailbox.put_system(_Exited())
 
+    def _say_again(self) -> None:
+        """The log has lost what was reported: the start of the process and how far it has come."""
+        if self._failure is None and not self._told_to_stop:
+            for status in (self._idle, self._status):
+                if status is not None and not isinstance(status, st.Spawning):
+                    self._report(status)
+
     def _status_is(self, status: st.RunnerStatus) -> None:
         self._status = status
         match status:
@@ -195,7 +205,10 @@ class RunnerSupervisor(Actor):
                 return
             case st.Shutdown() | st.ShuttingDown():
                 return
-            case st.Idle() | st.Loaded():
+            case st.Idle():
+                self._idle = status
+                self._begin("", 0.0)
+            case st.Loaded():
                 self._begin("", 0.0)
             case st.Ready():
                 self._begin("serve", 0.0)

@@ -32,7 +32,7 @@ from events.ids import fresh
 from events.record import Committed
 from events.values import Cause, Placement, Usage
 from projections.snapshot import load_state
-from projections.state import Task
+from projections.state import Runner, Task
 
 logger = logging.getLogger("cuebook.worker")
 
@@ -152,6 +152,11 @@ class Worker(Actor):
             self._drop(task_id)
         self._telemetry.tell(SayAgain())
         self._downloader.tell(SayAgain())
+        for address in self._supervisors.values():
+            address.tell(SayAgain())
+        for runner in self._state.runners.values():
+            if runner.runner_id in self._view.spent - self._view.runners.keys():
+                self._report_gone(runner)
 
     def _learn(self, committed: Sequence[Committed]) -> None:
         fold(self._state, committed)
@@ -235,7 +240,9 @@ class Worker(Actor):
 
     def report_lost(self, step: p.ReportLost) -> None:
         """Its supervisor has crashed, or belonged to a worker that has."""
-        runner = step.runner
+        self._report_gone(step.runner)
+
+    def _report_gone(self, runner: Runner) -> None:
         kill_orphan(runner.pid, runner.process_started_at)
         cause = Cause(
             code="supervisor_lost",
