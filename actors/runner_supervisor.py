@@ -139,6 +139,8 @@ class RunnerSupervisor(Actor):
                 gigabytes = message.card.weight_bytes / GB
                 limit = self._settings.load_timeout_s + self._settings.load_timeout_s_per_gb * gigabytes
                 self._begin("load", limit)
+            case wire.Connect():
+                self._begin("connect", self._settings.connect_timeout_s + STOP_GRACE_S)
             case wire.WarmUp():
                 self._begin("warm-up", self._settings.warm_up_timeout_s)
             case wire.Generate():
@@ -208,7 +210,7 @@ class RunnerSupervisor(Actor):
             case st.Idle():
                 self._idle = status
                 self._begin("", 0.0)
-            case st.Loaded():
+            case st.Connected() | st.Loaded():
                 self._begin("", 0.0)
             case st.Ready():
                 self._begin("serve", 0.0)
