@@ -81,9 +81,9 @@ class Hub(PairOwner):
 
     def start(self) -> None:
         """Begin to look for the others."""
-        self._spawn(self._pulse())
+        self._spawn(self._keep(self._pulse))
         if self._settings.multicast:
-            self._spawn(self._announce())
+            self._spawn(self._keep(self._announce))
 
     async def stop(self) -> None:
         """Say goodbye and free everything."""
@@ -122,6 +122,15 @@ class Hub(PairOwner):
         for address in addresses:
             self._book.heard(address, announced=False, now=self._loop.time())
         self._dial_due()
+
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin ``work`` anew where it fails, as when the interfaces can't be listed for a moment."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("A part of the mesh failed; it begins anew")
+                await asyncio.sleep(_TICK_S)
 
     async def _pulse(self) -> None:
         """Heart-beats, deaths and dials that are due."""

@@ -19,10 +19,10 @@ from aiohttp import web
 from support.authority import Authority
 from support.transports import Recorder, eventually, peer
 
-from actors.net.auth import security
+from actors.net.auth import Mode, security
 from actors.net.channel import Channel
 from actors.net.dialling import new_client, open_channel
-from actors.net.greeting import PROTOCOL, Hello, Lane, Refused, Terms, pack, tag_of
+from actors.net.greeting import PROTOCOL, Challenge, Hello, Lane, Refused, Terms, Welcome, pack, tag_of
 from actors.net.handshake import greet
 from actors.net.mesh import Mesh
 from actors.net.mesh_settings import MeshSettings
@@ -225,6 +225,51 @@ def test_a_stranger_learns_no_proof_and_is_cut_off(make: Make, cluster: str) -> 
     assert len(heard) == 2
     assert b"Challenge" in heard[0]
     assert b"Refusal" in heard[1]
+
+
+def test_an_acceptor_without_the_secret_gets_no_link(make: Make, cluster: str) -> None:
+    """Somebody plays a node at a seed's address, takes every proof and bids welcome with a made-up one."""
+    listening = threading.Event()
+    port: list[int] = []
+    talks: list[bytes] = []
+
+    async def bid_welcome(request: web.BaseRequest) -> web.WebSocketResponse:
+        ws = web.WebSocketResponse()
+        await ws.prepare(request)
+        channel = Channel(ws, "", 0)
+        await channel.receive()
+        tag, mode = tag_of(cluster), Mode.SECRET
+        await channel.send(pack(Challenge(PROTOCOL, "x", tag, mode, peer("z", port=port[0]), b"n" * 32)))
+        await channel.receive()
+        await channel.send(pack(Welcome(b"0" * 32, [])))
+        with contextlib.suppress(ConnectionError):
+            talks.append(await channel.receive())
+        return ws
+
+    async def serve(stopped: asyncio.Event) -> None:
+        tls = security(cluster, "the attacker's own secret").server
+        server = web.Server(bid_welcome, access_log=None)
+        sockets = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0, ssl=tls)
+        port.append(sockets.sockets[0].getsockname()[1])
+        listening.set()
+        await stopped.wait()
+        sockets.close()
+        await server.shutdown(1)
+
+    loop, stopped = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve(stopped)))
+    thread.start()
+    try:
+        assert listening.wait(10)
+        _, recorder = make("a", secret=SECRET, seeds=(f"127.0.0.1:{port[0]}",))
+        eventually(lambda: recorder.refusals and talks)
+        assert "node name-of-z (z) doesn't have the secret" in recorder.refusals[0][1]
+        assert b"Refusal" in talks[0]
+        assert recorder.up == set()
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+        loop.close()
 
 
 def test_garbage_on_the_port_hurts_nobody(make: Make) -> None:

@@ -6,10 +6,11 @@ import os
 import socket
 import threading
 import uuid
+from typing import Any
 
 import psutil
 import pytest
-from support.transports import eventually
+from support.transports import Recorder, eventually, peer
 from transport_conformance import TransportConformance, World
 
 from actors.net.mesh import Mesh
@@ -66,6 +67,34 @@ class TestMeshWithSecret(TransportConformance):
     @pytest.fixture
     def world(self) -> World:
         return MeshWorld(secret="a secret of good length")
+
+
+def test_a_node_that_knows_nobody_is_told_of_all_by_the_one_that_finds_it() -> None:
+    """The late node has the smallest id: it must dial the others, and only its finder can tell it of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = uuid.uuid4().hex
+
+    def mesh(**fields: Any) -> Mesh:
+        known: dict[str, Any] = {"cluster": cluster, "bind": "127.0.0.1", "port": 0, "multicast": False}
+        return Mesh(MeshSettings(**(known | fields)))
+
+    finder, late = mesh(seeds=(f"127.0.0.1:{port}",)), mesh(port=port)
+    started: list[Mesh] = []
+    try:
+        finder.start(peer("m"), Recorder())
+        started.append(finder)
+        other = mesh(seeds=(f"127.0.0.1:{finder.port}",))
+        other.start(peer("z"), Recorder())
+        started.append(other)
+        eventually(lambda: [p.node_id for p in finder.peers()] == ["z"])
+        late.start(peer("a"), Recorder())
+        started.append(late)
+        eventually(lambda: [p.node_id for p in late.peers()] == ["m", "z"], timeout=30)
+    finally:
+        for node in started:
+            node.stop()
 
 
 @pytest.mark.parametrize("secret", ["", "a secret of good length"])
