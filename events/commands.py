@@ -46,7 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StartEpoch(Command, frozen=True):
-    """A node takes office as master. Sent once at each start, before anything else."""
+    """A node takes office as master: the first decision of its term."""
 
     node_id: str
     incarnation: str
