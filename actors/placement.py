@@ -161,13 +161,15 @@ def _group(
         return "no single device holds it"
     usable = [seat for seat in seats if not _barred(seat.candidate)]
     if len(usable) < 2:
-        return "" if ranks == 0 else f"{ranks} ranks were asked for and {len(usable)} devices may be used"
-    dtype = usable[0].candidate.dtype
-    edges = 2 * card.vocab_size * card.hidden_size * DTYPE_BYTES[dtype]
-    weights = weights_in_memory(card, dtype)
-    kv = kv_bytes_per_token(card, dtype) * context * settings.batch
-    need = Need(card, weights, min(edges, weights // 2), kv)
+        return "" if ranks == 0 else f"{ranks} ranks were asked for, and only {len(usable)} may be used"
+    need = partial(_need, card, context * settings.batch)
     return form_group(need, usable, partial(_latency, state), settings.shard_strategy, ranks)
+
+
+def _need(card: ModelCard, tokens: int, dtype: Dtype) -> Need:
+    weights = weights_in_memory(card, dtype)
+    edges = 2 * card.vocab_size * card.hidden_size * DTYPE_BYTES[dtype]
+    return Need(card, weights, min(edges, weights // 2), kv_bytes_per_token(card, dtype) * tokens)
 
 
 def _barred(candidate: Candidate) -> bool:
@@ -342,6 +344,8 @@ def _does_not_fit(
 ) -> DoesNotFit:
     if not candidates:
         message = f"{card.model_id} can't be placed: no node is up that has an engine and a device."
+    elif any(candidate.verdict == "fits" for candidate in candidates):
+        message = f"{card.model_id} can't be spread as asked for: {refusal}."
     else:
         nearest = min(candidates, key=_distance)
         message = f"{card.model_id} fits nowhere."
@@ -354,8 +358,8 @@ def _does_not_fit(
                 f" Ask for a smaller context (now {context_of(card, settings)}) or batch (now "
                 f"{settings.batch}), or free memory."
             )
-    if refusal:
-        message += f" Over several devices: {refusal}."
+        if refusal:
+            message += f" Over several devices: {refusal}."
     detail: dict[str, str | int | float] = {
         f"{c.node_id}/{c.device_id}/{c.engine}": "; ".join(c.reasons) for c in candidates
     }

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from engines.divisibility import tensor_refusal
-from events.values import Candidate, ModelCard, ShardStrategy
+from events.values import Candidate, Dtype, ModelCard, ShardStrategy
 
 SEEDS = 16
 """Nodes that a group is grown from: those with the most room."""
@@ -79,15 +79,27 @@ Latency = Callable[[str, str], float | None]
 
 
 def form_group(
-    need: Need, seats: Sequence[Seat], latency: Latency, strategy: ShardStrategy, ranks: int
+    need: Callable[[Dtype], Need],
+    seats: Sequence[Seat],
+    latency: Latency,
+    strategy: ShardStrategy,
+    ranks: int,
 ) -> Group | str:
     """The group with the fewest nodes, then the fewest ranks, then the nearest; or why there is none.
 
-    ``ranks`` is how many are wanted, 0 for as few as possible (at least two).
+    ``ranks`` is how many are wanted, 0 for as few as possible (at least two). All ranks of a group run the
+    same engine in the same dtype, or their numbers would differ.
     """
-    if strategy == "tensor":
-        return _tensor_group(need, seats, latency, ranks)
-    return _pipeline_group(need, seats, latency, ranks)
+    form = _tensor_group if strategy == "tensor" else _pipeline_group
+    groups: list[Group] = []
+    refusals: list[str] = []
+    for engine, dtype in sorted({(seat.candidate.engine, seat.candidate.dtype) for seat in seats}):
+        alike = [s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)]
+        found = form(need(dtype), alike, latency, ranks)
+        refusals.append(found) if isinstance(found, str) else groups.append(found)
+    if groups:
+        return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))
+    return "; ".join(dict.fromkeys(refusals))
 
 
 def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
@@ -105,7 +117,8 @@ def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: 
         total = sum(room.values())
         return (
             f"no group of {ranks or 'two or more'} devices that reach each other holds all {layers} layers: "
-            f"the {len(able)} devices with room hold {total} in all, at {_gib(need.layer)} a layer"
+            f"those with room ({len(able)} of {len(seats)}) hold {total} in all, "
+            f"at {_gib(need.layer)} a layer"
         )
     counts = _apportion(layers, [room[seat.key] for seat in chosen])
     shards: list[Shard] = []
@@ -135,7 +148,8 @@ def _tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: in
         if chosen is not None:
             return Group("tensor", [Shard(seat, 0, need.card.n_layers, share) for seat in chosen])
         refusals.append(
-            f"{world} ranks need {_gib(share)} each, and {len(able)} devices that may be used have that"
+            f"{world} ranks need {_gib(share)} each, and too few devices that reach each other have that "
+            f"({len(able)} of {len(seats)} do)"
         )
     return "; ".join(dict.fromkeys(refusals)) or "there are fewer than two devices"
 
@@ -153,22 +167,20 @@ def _grow(
     *,
     limit: int,
 ) -> list[Seat] | None:
-    """Grow a group from each of the best nodes; the best of those that are enough, in the order of its ring.
+    """Grow a group from each of the best nodes; the best of those that are enough, in its ring's order."""
+    nodes = _by_node(seats, value)
+    order = sorted(nodes, key=lambda node: _node_rank(nodes[node], value, node))
+    grown = [_grow_from(start, nodes, order, latency, enough, limit) for start in order[:SEEDS]]
+    found = [group for group in grown if group is not None]
+    return min(found, key=lambda group: _cost(group, latency), default=None)
 
-    All ranks of a group run the same engine in the same dtype, or their numbers would differ.
-    """
-    found: list[tuple[tuple[int, int, bool, float, str], list[Seat]]] = []
-    for kind in sorted({(seat.candidate.engine, seat.candidate.dtype) for seat in seats}):
-        nodes = _by_node([s for s in seats if (s.candidate.engine, s.candidate.dtype) == kind], value)
-        order = sorted(nodes, key=lambda node: _node_rank(nodes[node], value, node))
-        for start in order[:SEEDS]:
-            grown = _grow_from(start, nodes, order, latency, enough, limit)
-            if grown is not None:
-                members = list(dict.fromkeys(seat.candidate.node_id for seat in grown))
-                spread = sum(latency(a, b) or 0.0 for a, b in pairwise(members))
-                lacking = not all(seat.candidate.has_files for seat in grown)
-                found.append(((len(members), len(grown), lacking, spread, start), grown))
-    return min(found, key=lambda entry: entry[0])[1] if found else None
+
+def _cost(group: Sequence[Seat], latency: Latency) -> tuple[int, int, bool, float, str]:
+    """What a group is chosen by: nodes, ranks, files to be fetched, the way once through its nodes."""
+    members = list(dict.fromkeys(seat.candidate.node_id for seat in group))
+    spread = sum(latency(a, b) or 0.0 for a, b in pairwise(members))
+    lacking = not all(seat.candidate.has_files for seat in group)
+    return len(members), len(group), lacking, spread, members[0]
 
 
 def _grow_from(

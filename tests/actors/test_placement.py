@@ -41,6 +41,7 @@ def node(node_id: str, devices: dict[str, int], *, available: int = 64 * GIB, up
         pid=1,
         platform="Linux",
         api_url="",
+        host="127.0.0.1",
         devices=[device(device_id, memory) for device_id, memory in devices.items()],
         engines=[engine([*devices])],
         memory_total=64 * GIB,
@@ -266,7 +267,11 @@ class TestRefusals:
         assert "as float32, KV cache" in message
         assert "for 8 x 8192 tokens" in message
         assert "64.00 GiB are free" in message
-        assert message.endswith("Ask for a smaller context (now 8192) or batch (now 8), or free memory.")
+        assert "free. Ask for a smaller context (now 8192) or batch (now 8), or free memory. Over" in message
+        assert message.endswith(
+            "Over several devices: no group of two or more devices that reach each other holds all "
+            "126 layers: those with room (1 of 2) hold 3 in all, at 12.97 GiB a layer."
+        )
         assert list(refusal.value.cause.detail) == [f"{NODE}/cpu:0/mlx", "full/cpu:0/mlx"]
 
     def test_where_memory_is_not_what_lacks_it_is_not_asked_for(self) -> None:
