@@ -237,13 +237,13 @@ def _load(state: ClusterState, view: LocalView) -> Iterator[Step]:
     for instance, rank in _local_ranks(state, view):
         placement = instance.placement
         assert placement is not None
-        statuses = [runner.status for runner in state.instance_runners(instance)]
-        gathered = all(isinstance(status, Connected | Loading | Loaded) for status in statuses)
+        own = state.runners[rank.runner_id].status
+        runners = state.instance_runners(instance)
+        gathered = all(isinstance(runner.status, Connected | Loading | Loaded) for runner in runners)
+        due = isinstance(own, Idle) if len(runners) == 1 else isinstance(own, Connected) and gathered
         local = view.runners.get(rank.runner_id)
         model = state.models[instance.model_id]
-        if local is None or local.loading or view.node_id not in model.paths:
-            continue
-        if gathered or (len(statuses) == 1 and isinstance(statuses[0], Idle)):
+        if due and local is not None and not local.loading and view.node_id in model.paths:
             yield LoadModel(rank.runner_id, model, placement, rank)
 
 

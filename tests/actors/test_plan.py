@@ -26,7 +26,7 @@ from actors.plan import (
     plan,
 )
 from events import status as st
-from events.values import Cause
+from events.values import Cause, Placement
 
 IDLE, LOADING, _, LOADED, WARMING, READY = LIFE
 ORDER = [
@@ -78,7 +78,7 @@ class Node:
                 view.spent.add(step.runner_id)
             case CreateRunner():
                 view.spent.add(step.rank.runner_id)
-                view.runners[step.rank.runner_id] = LocalRunner()
+                view.runners[step.rank.runner_id] = LocalRunner(step.instance_id, step.placement)
             case FetchModel():
                 view.fetching.add(step.model.model_id)
             case LoadModel():
@@ -86,7 +86,7 @@ class Node:
             case WarmUpRunner():
                 view.runners[step.runner_id].warming = True
             case Dispatch():
-                view.dispatched.add(step.task.task_id)
+                view.dispatched[step.task.task_id] = step.task.runner_id
             case _:
                 raise AssertionError(step)
 
@@ -165,8 +165,10 @@ def _supervised(node: Node, model_id: str = SMALL.model_id) -> str:
     """An instance whose runner is idle and has had no order yet."""
     instance_id = node.cluster.place(model_id)
     runner_id = node.cluster.runner_of(instance_id)
+    placement = node.cluster.instance(instance_id).placement
+    assert placement is not None
     node.view.spent.add(runner_id)
-    node.view.runners[runner_id] = LocalRunner()
+    node.view.runners[runner_id] = LocalRunner(instance_id, placement)
     node.cluster.runner(IDLE, instance_id)
     return instance_id
 
@@ -221,7 +223,10 @@ class TestRunners:
         assert node.carry_out() == ["ShutDownRunner"]
 
     def test_one_that_the_state_has_forgotten_is_shut_down(self, cluster: Cluster, node: Node) -> None:
-        node.view.runners["runner-x"] = LocalRunner()
+        placement = Placement(
+            attempt=1, engine="mlx", dtype="float32", strategy="auto", context=512, batch=1, ranks=[]
+        )
+        node.view.runners["runner-x"] = LocalRunner("instance-x", placement)
         assert node.carry_out() == ["ShutDownRunner"]
 
     def test_one_that_only_the_state_has_is_lost(self, cluster: Cluster, node: Node) -> None:
