@@ -36,9 +36,11 @@ logger = logging.getLogger("cuebook.journal")
 
 
 class Append(NamedTuple):
-    """A decision to commit. ``reply`` gets the Committed, or Rejected where the decision is a refusal.
+    """A decision to commit.
 
-    ``head`` is the seq that the log must end with before it: what the decision was based on.
+    ``reply`` gets the Committed, or Rejected where the decision is a refusal, or Stopped where the journal
+    ended or lost its office before it could say that the decision is on the disk. ``head`` is the seq that
+    the log must end with before it: what the decision was based on.
     """
 
     draft: Draft
@@ -51,7 +53,7 @@ class Flush(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """This node leads, in the term with this number."""
+    """Here is the leader, in the term with this number."""
 
     epoch: int
 
@@ -155,7 +157,7 @@ class Journal(Actor):
                 self._commit()
         finally:
             for append in self._waiting:
-                append.reply.fail(JournalFailed("The journal ended before this decision was committed."))
+                append.reply.fail(Stopped(self.name, "ended before this decision was committed"))
             self._ordered.close()
             self._log.close()
 
