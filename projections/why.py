@@ -83,7 +83,7 @@ def _position(link: Link) -> str:
     return f"[#{link.seq}]" if link.seq else f"[decision {link.decision_id}]"
 
 
-_OF_NODES = (cmd.ReportNodeStarted, cmd.ReportNodeStopping)
+_OF_NODES = (cmd.ReportNodeStarted, cmd.ReportNodeStopping, cmd.ReportNodeLost)
 
 _BEFORE = 20
 """Steps that are told of what led up to a decision; more would bury it."""
@@ -139,7 +139,11 @@ class _Collector:
         decision = self._reader.decision(recorded.decision_id)
         if decision is None:
             return []
-        if not isinstance(decision.command, _OF_NODES) or decision.origin in self._family:
+        command = decision.command
+        if not isinstance(command, _OF_NODES):
+            return decision.events
+        node_id = command.node_id if isinstance(command, cmd.ReportNodeLost) else command.origin
+        if node_id in self._family:
             return decision.events
         return [each for each in decision.events if self._in_family(each.event)]
 
