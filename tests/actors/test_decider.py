@@ -21,16 +21,26 @@ from support.cluster import (
     node_started,
 )
 
+from actors.decider import decide
 from actors.deciding.instances import FINAL_CODES, QUIET_S, backoff
 from actors.deciding.tasks import MAX_OPEN_TASKS
+from actors.refusal import Rejected
 from events import catalogue as ev
 from events import commands as cmd
 from events import status as st
 from events.base import Event
+from events.commands import Facts
 from events.values import Cause
 
 LOST = Cause(code="hub_unreachable", message="The hub did not answer.")
 TERMINAL = ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled
+
+
+START = cmd.StartEpoch(command_id="e", node_id=NODE, incarnation="run-1")
+
+
+def _facts(epoch: int) -> Facts:
+    return Facts(now=1.0, seed="s", epoch=epoch, node_id=NODE)
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -49,16 +59,19 @@ class TestEpochs:
             assert event == ev.EpochStarted(epoch=epoch, node_id=NODE, incarnation="run-1")
         assert cluster.state.master == NODE
 
-    def test_another_than_the_next_is_refused(self) -> None:
-        def stale(state, command, facts):  # type: ignore[no-untyped-def]
-            from actors.decider import decide
-            from events.commands import Facts
+    def test_numbers_that_others_promised_are_left_out(self, cluster: Cluster) -> None:
+        (event,) = decide(cluster.state, START, _facts(epoch=7))
+        assert event == ev.EpochStarted(epoch=7, node_id=NODE, incarnation="run-1")
 
-            return decide(state, command, Facts(now=1.0, seed="s", epoch=7, node_id=NODE))
-
-        cause = Cluster(stale).refused(cmd.StartEpoch(command_id="e", node_id=NODE, incarnation="run-1"))
-        assert cause.code == "stale_epoch"
-        assert cause.message == "Epoch 7 can't follow epoch 0."
+    @pytest.mark.parametrize("epoch", [0, 2, 3])
+    def test_one_that_is_not_later_is_refused(self, cluster: Cluster, epoch: int) -> None:
+        for _ in range(3):
+            cluster.do(START)
+        with pytest.raises(Rejected) as refusal:
+            decide(cluster.state, START, _facts(epoch=epoch))
+        assert refusal.value.cause == Cause(
+            code="stale_epoch", message=f"Epoch {epoch} can't follow epoch 3."
+        )
 
 
 class TestPlacing:

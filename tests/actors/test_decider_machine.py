@@ -198,6 +198,7 @@ class Commands(RuleBasedStateMachine):
                 kind="chat",
                 count=count,
                 sampling=sampling,
+                api_node=NODE,
             )
         )
         return multiple(*(event.subject for event in events))

@@ -42,10 +42,13 @@ def test_what_is_committed_while_it_starts_waits_for_the_state(
     follow = gateways.follow
 
     def slow(
-        paths: Paths, feed: CommitFeed, deliver: Callable[[Sequence[Committed]], None]
+        paths: Paths,
+        feed: CommitFeed,
+        deliver: Callable[[Sequence[Committed]], None],
+        on_rewind: Callable[[int], None],
     ) -> tuple[ClusterState, Subscription]:
         """As a busy machine has it: a commit comes between the reading and the caller's having it."""
-        state, subscription = follow(paths, feed, deliver)
+        state, subscription = follow(paths, feed, deliver, on_rewind)
         feed.publish(start_epoch(log, ClusterState(epoch=1), 2))
         time.sleep(0.1)
         return state, subscription
@@ -54,7 +57,7 @@ def test_what_is_committed_while_it_starts_waits_for_the_state(
 
     async def epochs_seen() -> int:
         addresses = Address("master"), Address("downloader")
-        gateway = Gateway("node-1", Settings(), paths, feed, *addresses, PromptShelf(), TokenHub())
+        gateway = Gateway("node-1", Settings(), paths, feed, *addresses, PromptShelf(), TokenHub("node-1"))
         await gateway.open()
         try:
             return await gateway.wait_until(lambda state: state.epoch if state.epoch == 2 else None, 5)

@@ -151,7 +151,7 @@ def start(model: Path) -> Iterator[Start]:
         placement = Placement(
             attempt=1, engine="mlx", dtype="float32", strategy="auto", context=4096, batch=4, ranks=[rank]
         )
-        hub = TokenHub()
+        hub = TokenHub("node")
         supervisor = RunnerSupervisor(
             "instance", placement, rank, settings, "node", Reporter(master, SYSTEM_CLOCK), hub
         )

@@ -62,6 +62,7 @@ def event(n: int) -> TaskCreated | TaskFinished | NodeResourcesChanged | Downloa
             model_id=MODEL,
             kind="chat",
             sampling=Sampling(max_tokens=256, temperature=0.7, top_p=0.9, seed=n, stop=["</s>"]),
+            api_node=NODE,
         ),
         TaskFinished(task_id=task, finish_reason="stop", usage=USAGE, timings=TIMINGS),
         NodeResourcesChanged(node_id=NODE, memory_available=2**36 - n, disk_free=10**11),

@@ -147,6 +147,7 @@ class Cluster:
             "kind": "chat",
             "count": count,
             "sampling": sampling,
+            "api_node": NODE,
         }
         return cmd.CreateTasks(command_id=self._id(), **(fields | changes))  # type: ignore[arg-type]
 
@@ -229,6 +230,7 @@ def node_started(node_id: str, incarnation: str = "run-1", **changes: object) ->
         "pid": 1,
         "platform": "Linux",
         "api_url": "http://127.0.0.1:52415",
+        "host": "127.0.0.1",
         "devices": [device()],
         "engines": [engine()],
         "memory_total": 16 * GIB,

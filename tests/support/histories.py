@@ -155,6 +155,7 @@ class History:
             pid=1000 + self._steps,
             platform="Linux x86_64",
             api_url="http://127.0.0.1:52415",
+            host="127.0.0.1",
             devices=devices,
             engines=engines,
             memory_total=memory,
@@ -281,6 +282,7 @@ def _create(h: History) -> Command:
         kind=h._random.choice(("chat", "completion")),
         count=h._random.choice((1, 1, 3)),
         sampling=sampling,
+        api_node=h._node(),
     )
 
 
