@@ -112,9 +112,7 @@ def _download_progressed(state: ClusterState, event: ev.DownloadProgressed, at: 
     key = (event.node_id, event.model_id)
     download = state.downloads.get(key)
     if download is not None:
-        state.downloads[key] = _replace(
-            download, done_bytes=event.done_bytes, total_bytes=event.total_bytes
-        )
+        state.downloads[key] = _replace(download, done_bytes=event.done_bytes, total_bytes=event.total_bytes)
 
 
 def _download_failed(state: ClusterState, event: ev.DownloadFailed, at: float) -> None:
