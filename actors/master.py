@@ -7,6 +7,7 @@ journal and the master both restart from the log.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import Any, NamedTuple
 
@@ -21,11 +22,15 @@ from actors.replica import Paths
 from events import commands as cmd
 from events.base import Command, Event, Report
 from events.commands import Facts, Policy
+from events.errors import DraftRefused
 from events.ids import fresh
 from events.record import Committed, Draft
+from events.to_rows import EncodedDraft
 from events.values import Cause
 from projections.evolve import apply
 from projections.snapshot import load_state
+
+logger = logging.getLogger("cuebook.master")
 
 FLUSH_TIMEOUT_S = 60.0
 MAX_IN_FLIGHT = 4096
@@ -114,12 +119,13 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
+        encoded = _encoded(draft)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))
-        self._journal.tell(Append(draft, self._state.seq, reply))
+        self._journal.tell(Append(encoded, self._state.seq, reply))
         for event in events:
             apply(self._state, self._state.seq + 1, facts.epoch, facts.now, event)
         return reply
@@ -156,6 +162,15 @@ class _Pending(NamedTuple):
 
     command: Command
     reply: Deferred[Committed]
+
+
+def _encoded(draft: Draft) -> EncodedDraft:
+    """The draft as text, before anything rests on it. Raises `Rejected` for what no log can hold."""
+    try:
+        return EncodedDraft(draft)
+    except DraftRefused as error:
+        logger.exception("A command or report is refused")
+        raise Rejected(Cause(code="not_recordable", message=str(error))) from error
 
 
 def _repeat(first: Committed, command: Command) -> Committed:

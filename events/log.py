@@ -78,7 +78,7 @@ class EventLog:
         """The id of the newest decision, 0 where there is none."""
         return self._tail.decision_id
 
-    def append(self, drafts: Sequence[Draft]) -> list[Committed]:
+    def append(self, drafts: Sequence[Draft | EncodedDraft]) -> list[Committed]:
         """Record decisions in one transaction; what is returned is committed, in the order of ``drafts``.
 
         The commit is on disk (``synchronous=FULL``) unless all drafts hold only observations: those are in
@@ -89,7 +89,7 @@ class EventLog:
         """
         if self._failed:
             raise LogFailed(f"An earlier write to {self.path} failed: close the log and open it again.")
-        encoded = [EncodedDraft(draft) for draft in drafts]
+        encoded = [each if isinstance(each, EncodedDraft) else EncodedDraft(each) for each in drafts]
         answers = self._known([item.command_id for item in encoded])
         batch = Batch(self._tail)
         durable = False
