@@ -184,7 +184,8 @@ class Gateway:
         `TimeoutError` where the log's disk doesn't answer.
         """
         answer = awaitable(self._master.ask_future(command), self._loop)
-        return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await answer
 
     async def library(self, message: Any) -> Any:
         """Ask the downloader, see `actors.downloader`. Raises what it raises."""

@@ -24,7 +24,8 @@ from actors.refusal import Rejected, Stopped
 from events.drivers import Driver
 from events.feed import CommitFeed
 from events.log import EventLog
-from events.record import Committed, Draft
+from events.record import Committed
+from events.to_rows import EncodedDraft
 
 MAX_BATCH = 512
 """Decisions in one transaction."""
@@ -43,7 +44,7 @@ class Append(NamedTuple):
     the log must end with before it: what the decision was based on.
     """
 
-    draft: Draft
+    draft: EncodedDraft
     head: int
     reply: Deferred[Committed]
 
@@ -221,7 +222,7 @@ class Journal(Actor):
                 raise JournalFailed(
                     f"A decision rests on event {append.head}, and the log is at {head}: its master is stale."
                 )
-            head += len(append.draft.events)
+            head += len(append.draft.bodies)
 
     # What the cluster agrees on
 

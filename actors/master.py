@@ -11,6 +11,7 @@ journal and the master both restart from the log.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,13 +42,17 @@ from actors.router import Forward
 from events import commands as cmd
 from events.base import Command, Event, Report
 from events.commands import Facts, Policy
+from events.errors import DraftRefused
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed, Draft
+from events.to_rows import EncodedDraft
 from events.values import Cause
 from projections.evolve import apply
 from projections.snapshot import load_state
 from projections.state import ClusterState
+
+logger = logging.getLogger("cuebook.master")
 
 FLUSH_TIMEOUT_S = 60.0
 MAX_IN_FLIGHT = 4096
@@ -247,12 +252,13 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
+        encoded = _encoded(draft)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))
-        self._journal.tell(Append(draft, state.seq, reply))
+        self._journal.tell(Append(encoded, state.seq, reply))
         for event in events:
             apply(state, state.seq + 1, facts.epoch, facts.now, event)
         return reply
@@ -392,6 +398,15 @@ class Master(Actor):
         waiting = [i.retry_at for i in state.instances.values() if i.status == "waiting"]
         if waiting and any(node.up for node in state.nodes.values()):
             self._timer = self.after(max(0.0, min(waiting) - self.clock.now()), Wake())
+
+
+def _encoded(draft: Draft) -> EncodedDraft:
+    """The draft as text, before anything rests on it. Raises `Rejected` for what no log can hold."""
+    try:
+        return EncodedDraft(draft)
+    except DraftRefused as error:
+        logger.exception("A command or report is refused")
+        raise Rejected(Cause(code="not_recordable", message=str(error))) from error
 
 
 def _repeat(first: Committed, command: Command) -> Committed:

@@ -79,6 +79,7 @@ STATUS: dict[str, int] = {
     "invalid_sampling": 400,
     "invalid_settings": 400,
     "invalid_model_id": 400,
+    "not_recordable": 400,
     "context_too_long": 400,
     "context_length_exceeded": 400,
     # What it names is not there.

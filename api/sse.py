@@ -24,6 +24,10 @@ class TooSlow(Exception):
     """The client is `MAX_BEHIND` bytes behind."""
 
 
+class _Response(web.StreamResponse):
+    _send_headers_immediately = False  # they go out with the first event, in one packet
+
+
 class EventStream:
     """Sends events to one client. Use as an async context manager; `send` opens the response.
 
@@ -46,7 +50,7 @@ class EventStream:
         self._request = request
         self._patient = patient
         self._preamble = preamble
-        self._response = web.StreamResponse(headers={**_HEADERS, **headers})
+        self._response = _Response(headers={**_HEADERS, **headers})
         self._transport = request.transport
         self._opening = asyncio.Lock()
         self._opened = False
@@ -78,7 +82,7 @@ class EventStream:
         if not self._patient and transport.get_write_buffer_size() > MAX_BEHIND:
             raise TooSlow
         if not self._opened:
-            await self._open()
+            data = await self._open() + data
         self._quiet = False
         await self._response.write(data)
 
@@ -88,16 +92,16 @@ class EventStream:
             self._refused = not self._opened
             return self._refused
 
-    async def _open(self) -> None:
+    async def _open(self) -> bytes:
+        """Make the head ready; returns what goes out before anything else, to whoever is first."""
         async with self._opening:
             if self._opened or self._refused:
-                return
+                return b""
             await self._response.prepare(self._request)
             if self._transport is not None and not self._patient:
                 self._transport.set_write_buffer_limits(high=2 * MAX_BEHIND)
-            if self._preamble:
-                await self._response.write(self._preamble)
             self._opened = True
+            return self._preamble
 
     def _wind(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)
@@ -110,9 +114,9 @@ class EventStream:
 
     async def _keep_alive(self) -> None:
         try:
-            await self._open()
+            preamble = await self._open()
             if self._opened:
-                await self._response.write(_KEEP_ALIVE)
+                await self._response.write(preamble + _KEEP_ALIVE)
         except ConnectionError:
             pass  # the handler learns of it when it next sends, or is cancelled
 

@@ -93,7 +93,7 @@ class EventLog:
         """The id of the newest decision, 0 where there is none."""
         return self._tail.decision_id
 
-    def append(self, drafts: Sequence[Draft]) -> list[Committed]:
+    def append(self, drafts: Sequence[Draft | EncodedDraft]) -> list[Committed]:
         """Record decisions in one transaction; what is returned is committed, in the order of ``drafts``.
 
         The commit is on disk (``synchronous=FULL``) unless all drafts hold only observations: those are in
@@ -103,7 +103,7 @@ class EventLog:
         Raises `DraftRefused` (nothing was written; the log is well) or `LogFailed` (open it again).
         """
         self._refuse_failed()
-        encoded = [EncodedDraft(draft) for draft in drafts]
+        encoded = [each if isinstance(each, EncodedDraft) else EncodedDraft(each) for each in drafts]
         answers = self._known([item.command_id for item in encoded])
         batch = Batch(self._tail)
         durable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -35,7 +36,7 @@ def wait_ready(client: Client, instance_id: str) -> None:
         BarColumn(),
         TextColumn("{task.fields[amount]}"),
         TimeElapsedColumn(),
-        console=console(),
+        console=console(sys.stderr),  # standard output is for results
     ) as bar:
         shown = bar.add_task("placing", total=None, amount="")
         events = client.events("GET", "/instance/await", instance_id=instance_id, timeout=_WAIT_S)

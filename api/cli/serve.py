@@ -19,6 +19,9 @@ from api.cli.hints import command_line
 from api.cli.process import run_node, with_free_port
 from api.cli.setting_flags import add_setting_flags, settings_of
 
+_LOOK_S = 0.5
+"""Seconds until the main thread looks up: a signal that the system gives to another thread waits for that."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -43,7 +46,8 @@ def serve(node: Node) -> int:
 
 def wait(node: Node) -> int:
     """Wait for the node's end, which only comes without a signal when something is broken."""
-    node.wait()
+    while not node.wait(_LOOK_S):
+        pass
     complain(f"The node has ended by itself; {_messages(node.settings)} says why.")
     return 1
 

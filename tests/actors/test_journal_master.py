@@ -40,6 +40,7 @@ from events.ids import fresh
 from events.log import EventLog
 from events.reader import LogReader
 from events.record import Committed, Draft
+from events.to_rows import EncodedDraft
 from events.values import Cause, ModelSource, PlacementSettings
 from projections.snapshot import load_state
 from projections.state import ClusterState
@@ -238,11 +239,21 @@ def test_a_stale_decision_never_gets_into_the_log(core: Core) -> None:
         command=command, facts=facts, decider=decider.NAME, decider_version=decider.VERSION, events=[]
     )
     reply = Deferred[Committed]()
-    core.journal.tell(Append(draft, head - 1, reply))
+    core.journal.tell(Append(EncodedDraft(draft), head - 1, reply))
     with pytest.raises(Stopped):
         reply.get(timeout=20)
     assert persist(core, _cancel(2))
     assert core.decided("cancel-1") is None
+
+
+def test_what_no_log_can_hold_is_refused_and_harms_nobody(core: Core) -> None:
+    """Such as the path of a directory whose name is not UTF-8."""
+    with pytest.raises(Rejected, match="surrogates not allowed") as refused:
+        core.ask(describe(1, path="/models/caf\udce9"))
+    assert refused.value.cause.code == "not_recordable"
+    assert core.ask(describe(1)).command_id == "describe-1"
+    assert len(core.masters) == 1
+    assert core.state() == core.replayed()
 
 
 @pytest.mark.parametrize("crash", ["before", "after"])

@@ -104,7 +104,7 @@ class Runner:
 
     def failure(self) -> st.Failed:
         """Its one end, waited for."""
-        wait_for(lambda: not self.address.alive)
+        wait_for(lambda: not self.address.alive and self.reached(st.Failed, st.Shutdown))
         (end,) = [status for status in self.statuses if isinstance(status, st.Failed | st.Shutdown)]
         assert isinstance(end, st.Failed), end
         return end
@@ -200,7 +200,7 @@ def test_a_runner_lives_serves_and_ends_as_told(start: Start) -> None:
     assert isinstance(end, cmd.Finished)
     assert end.usage.completion_tokens == 8
     runner.address.tell(ShutDown())
-    wait_for(lambda: not runner.address.alive)
+    wait_for(lambda: not runner.address.alive and runner.reached(st.Shutdown))
     names = [st.name(status) for status in runner.statuses]
     assert names[0] == "Idle"
     assert names[-2:] == ["ShuttingDown", "Shutdown"]

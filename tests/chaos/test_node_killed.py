@@ -119,6 +119,13 @@ def _kills(home: Path, rounds: int) -> None:
     tiny_model_dir(home / "models" / MODEL, endless=True)
     node = ServedNode(home, prefill_chunk=8)
     known = Acknowledged()
+    try:
+        _survive(node, known, rounds)
+    finally:
+        node.stop()
+
+
+def _survive(node: ServedNode, known: Acknowledged, rounds: int) -> None:
     chance = random.Random(rounds)
     node.start()
     main = node.place(MODEL, context=512, batch=4)
@@ -146,12 +153,19 @@ def _check_alive(node: ServedNode, known: Acknowledged) -> None:
     """The running node's state is the replayed one, and its orphans are gone."""
     eventually(lambda: not _open_extras(node, known))
     eventually(lambda: len(node.runner_pids()) == len(node.get("/instance")["instances"]))
-    live = node.get("/state")
     with LogReader.open(node.log) as reader:
         state = catch_up(ClusterState(), reader)
-    assert live["seq"] == state.seq
-    assert set(live["instances"]) == set(state.instances)
-    assert live["runners"].keys() == state.runners.keys()
+
+        def same() -> bool:
+            live = node.get("/state")
+            catch_up(state, reader)
+            return (live["seq"], set(live["instances"]), live["runners"].keys()) == (
+                state.seq,
+                set(state.instances),
+                state.runners.keys(),
+            )
+
+        eventually(same)
 
 
 def _open_extras(node: ServedNode, known: Acknowledged) -> list[Any]:

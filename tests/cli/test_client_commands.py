@@ -56,12 +56,10 @@ def test_place_waits_until_it_is_ready(cuebook: Cuebook, served: ServedNode) -> 
     words = ["place", "tiny", "--context", "128", "--batch", "1", "--strategy", "auto", "--wait", "--json"]
     done = cuebook(*words)
     assert done.code == 0, done.err
-    placed = done.out[done.out.index("{") :]
-    instance_id = re.search(r'"instance_id": "(instance-\w+)"', placed)
-    assert instance_id
-    view = served.get(f"/instance/{instance_id[1]}")
+    instance_id = done.json["instance_id"]
+    view = served.get(f"/instance/{instance_id}")
     assert (view["status"], view["settings"]["context"]) == ("ready", 128)
-    assert served.request("DELETE", f"/instance/{instance_id[1]}")[0] == 200
+    assert served.request("DELETE", f"/instance/{instance_id}")[0] == 200
 
 
 def test_place_refuses_with_the_numbers(cuebook: Cuebook) -> None:

@@ -85,6 +85,33 @@ def test_a_signal_stops_it_cleanly(number: signal.Signals, tmp_path: Path) -> No
     assert told == stopped
 
 
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """The first one lets an open answer end, which takes its time."""
+    tiny_model_dir(tmp_path / "models" / "endless", endless=True)
+    with ServedNode(tmp_path) as node:
+        node.ready(node.place("endless", context=4096, batch=1))
+        process = psutil.Process(node.pid)
+        runners = process.children()
+        answer = node.stream({"model": "endless", "messages": [{"role": "user", "content": "go"}]})
+        next(answer)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: "Stopping (SIGINT)" in node.output(), 10)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, 5)
+        assert not psutil.wait_procs(runners, timeout=10)[1]
+        assert "Ending at once" in node.output()
+    assert Cuebook(tmp_path)("replay", "verify").code == 0
+
+
+def test_a_signal_that_another_thread_gets_stops_it_too(tmp_path: Path) -> None:
+    with ServedNode(tmp_path) as node:
+        process = psutil.Process(node.pid)
+        process.suspend()  # the system then gives the signal to any thread
+        process.send_signal(signal.SIGTERM)
+        process.resume()
+        eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, 30, node.output)
+
+
 def test_port_0_takes_a_free_port(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*PROGRAM, "serve"], env=environment(home=tmp_path, api_port=0), stdout=subprocess.PIPE, text=True

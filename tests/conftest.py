@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engines import catalogue
+from engines.fetch import fetch
+from engines.model_errors import FetchError
+
+SMOLLM2 = "SmolLM2-135M-Instruct"
+
+
+@pytest.fixture(scope="session")
+def smollm2(request: pytest.FixtureRequest) -> Path:
+    """The real model: the directory that CUEBOOK_SMOLLM2 names, else fetched once into pytest's cache."""
+    given = os.environ.get("CUEBOOK_SMOLLM2", "")
+    if given:
+        return Path(given)
+    assert request.config.cache is not None
+    root = request.config.cache.mkdir("models")
+    card, source = catalogue.entries()[SMOLLM2]
+    if (root / SMOLLM2).is_dir():
+        return root / SMOLLM2
+    try:
+        return fetch(source, card, root, lambda done, total: None, lambda: False, offline=False)
+    except FetchError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the real model can't be had here: {error}")
