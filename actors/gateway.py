@@ -161,6 +161,8 @@ class Gateway:
     async def open(self) -> None:
         """Rebuild the state and follow the log and the runners' tokens."""
         self._loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+        """Fails when this gateway can't follow the log any more."""
         self._scheduled = True  # what arrives from now on waits until the state that it follows is here
         self.state, self._subscription = await asyncio.to_thread(
             follow, self._paths, self._feed, self._arrived, self._arrived
@@ -299,6 +301,14 @@ class Gateway:
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
+        """What fails here has left the state half told: whoever serves the API must start it anew."""
+        try:
+            self._take_all()
+        except Exception as error:
+            if not self.broken.done():
+                self.broken.set_exception(error)
+
+    def _take_all(self) -> None:
         self._scheduled = False
         inbox = self._inbox
         while inbox:

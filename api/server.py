@@ -93,7 +93,10 @@ class ApiServer(Actor):
         try:
             await runner.setup()
             self._ready.resolve(await self._listen(runner))
-            await self._enough.wait()
+            enough = asyncio.ensure_future(self._enough.wait())
+            await asyncio.wait({enough, self._gateway.broken}, return_when=asyncio.FIRST_COMPLETED)
+            if self._gateway.broken.done():
+                self._gateway.broken.result()
         finally:
             await runner.cleanup()
             self._gateway.close()
