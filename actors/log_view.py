@@ -29,6 +29,11 @@ class OrderedLog:
         """The run map."""
         return [Run(Epoch(*run[:3]), run.first, run.last) for run in self._reader.runs()]
 
+    def begins(self) -> int:
+        """The decision that the log begins after while its past is still to come, else 0."""
+        base = self._reader.base()
+        return base.decision_id if base is not None else 0
+
     def entries(self, after: int, limit: int) -> list[bytes]:
         """The decisions after one, as other nodes append them."""
         return self._reader.entries(after, limit, MAX_BYTES)

@@ -183,10 +183,12 @@ class Core:
     def _asked_to_welcome(self, node_id: str, join: msg.Join) -> None:
         if self._followers is None or not self._may_welcome(node_id):
             return
+        fork = fork_point(self._log.runs(), join.runs)
+        if fork < self._log.begins():
+            return  # what it lacks has yet to come here
         self._joining = None
         if join.promised > self._followers.epoch.n:
             self._lead(at_least=join.promised)
-        fork = fork_point(self._log.runs(), join.runs)
         entries = self._followers.welcome(node_id, fork)
         epoch, index = self._followers.epoch, self._log.last()[1]
         self._send(
@@ -281,7 +283,7 @@ class Core:
         """When a node without a master may stand for election."""
         timing = self._timing
         alone = 0.0 if self._peers else timing.lone
-        behind = timing.patience if self._behind else 0.0
+        behind = timing.patience if self._behind or self._log.begins() else 0.0
         noticed = self._masterless_at + timing.settle + alone + behind
         return max(noticed, self._peers.silent_since() + timing.settle)
 
@@ -348,6 +350,7 @@ class Core:
             index=index,
             followers=len(self._followers) if self._followers is not None else 0,
             seniority=self._me.seniority,
+            whole=not self._log.begins(),
         )
 
     def _send(self, node_id: str, message: msg.Message) -> None:

@@ -26,7 +26,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     lone: float = 2.0
     """A node without any link waits so much longer: the others may only be slow to be found."""
     patience: float = 30.0
-    """A node that lost its master before it had the whole log waits so much longer for one that has it."""
+    """A node without the whole log, be it without its newest part or its past, waits so much longer for one
+    that has it."""
     beat: float = 1.0
     """Between two words of a node's status."""
     retry: float = 1.0
@@ -42,6 +43,10 @@ class LogView(Protocol):
 
     def runs(self) -> list[Run]:
         """The run map, oldest first."""
+        ...
+
+    def begins(self) -> int:
+        """The index that the log begins after while its past is still to come; 0 where it has it all."""
         ...
 
     def entries(self, after: int, limit: int) -> list[bytes]:

@@ -23,6 +23,8 @@ class Status(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Where its log ends, durably."""
     followers: int
     seniority: float
+    whole: bool = True
+    """The log has its past. Of equal logs one that has it leads: it knows every command that was decided."""
 
 
 class Join(msgspec.Struct, frozen=True, tag=True, kw_only=True):

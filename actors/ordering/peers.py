@@ -86,7 +86,8 @@ class Peers:
 
     def standing(self, node_id: str, status: Status, own: Status) -> tuple[object, ...]:
         """What a node without a master is elected by: the longest log first."""
-        return (*self._cluster(status, own), status.last_epoch, status.index, status.seniority, node_id)
+        log = (*self._cluster(status, own), status.last_epoch, status.index, status.whole)
+        return (*log, status.seniority, node_id)
 
     def _claim(self, status: Status, own: Status) -> tuple[object, ...]:
         """What masters that meet are compared by: the larger live side wins, then the longer log."""

@@ -17,7 +17,7 @@ TIMING = io.Timing()
 def leading(node_id: str = "b", log: MemoryLog | None = None, promised: int = 0) -> Lone:
     """A core that leads, alone, and has begun its epoch in the log."""
     node = Lone(node_id, log, promised)
-    node.wait(TIMING.settle + TIMING.lone)
+    node.wait(TIMING.settle + TIMING.lone + (TIMING.patience if node.log.base else 0.0))
     node.commit()
     return node
 
@@ -100,6 +100,20 @@ class TestElection:
         node.put(io.PeerDown("m"))
         assert of(node.wait(TIMING.patience), io.Lead) == []
         assert of(node.wait(5.0), io.Lead) != []
+
+    def test_who_lacks_the_past_is_patient_and_yields_to_an_equal_log_that_has_it(self) -> None:
+        lacking = MemoryLog((OLD, 9))
+        lacking.base = 5
+        node = Lone("b", lacking)
+        ((_, said),) = sent(node.put(io.PeerUp("a")), msg.Status)
+        assert not said.whole
+        node.hear("a", status(1, genesis=OLD, last_epoch=OLD, index=9, seniority=-1.0))
+        assert of(node.wait(TIMING.patience + 5.0), io.Lead) == []
+        assert of(node.put(io.PeerDown("a")), io.Lead) != [], "the only one that is there leads in the end"
+        whole = Lone("a", MemoryLog((OLD, 9)))
+        whole.put(io.PeerUp("b"))
+        whole.hear("b", status(1, genesis=OLD, last_epoch=OLD, index=9, seniority=1.0, whole=False))
+        assert of(whole.wait(5.0), io.Lead) != []
 
 
 class TestJoining:
@@ -225,6 +239,17 @@ class TestLeading:
         node.put(io.PeerUp("c"))
         ((to, answer),) = sent(node.hear("c", _join(OLD, 5)), msg.Welcome)
         assert (to, answer.ticket, answer.fork, len(answer.entries), answer.index) == ("c", "t", 3, 1, 4)
+
+    def test_a_joiner_that_lacks_what_has_yet_to_come_here_has_to_wait(self) -> None:
+        log = MemoryLog((OLD, 9))
+        log.base = 5
+        node = leading("b", log)
+        node.put(io.PeerUp("c"))
+        ask = msg.Join(ticket="t", promised=1, runs=[Run(OLD, 1, 4)])
+        assert sent(node.hear("c", ask), msg.Welcome) == []
+        log.base = 4
+        ((_, answer),) = sent(node.hear("c", ask), msg.Welcome)
+        assert (answer.fork, len(answer.entries)) == (4, 6)
 
     def test_who_has_promised_more_is_welcomed_in_a_newer_epoch(self) -> None:
         node = leading()

@@ -17,6 +17,8 @@ class MemoryLog:
 
     def __init__(self, *runs: tuple[Epoch, int]) -> None:
         self.rows: list[tuple[Epoch, bytes]] = []
+        self.base = 0
+        """Where its past is still to come: the index that it begins after."""
         for epoch, length in runs:
             self.write(epoch, length)
 
@@ -43,7 +45,11 @@ class MemoryLog:
                 runs.append(Run(epoch, index, index))
         return runs
 
+    def begins(self) -> int:
+        return self.base
+
     def entries(self, after: int, limit: int) -> list[bytes]:
+        assert after >= self.base, "the past is still to come"
         return [body for _, body in self.rows[after : after + limit]]
 
 

@@ -61,6 +61,9 @@ class Disk:
     def runs(self) -> list[Run]:
         return list(self._runs)
 
+    def begins(self) -> int:
+        return 0
+
     def entries(self, after: int, limit: int) -> list[bytes]:
         return [row.body for row in self.rows[after : after + limit]]
 
