@@ -124,14 +124,17 @@ def place(
     context = context_of(model.card, settings)
     _check_settings(settings)
     reserved = _reservations(state)
-    rows = [
-        (_weigh(model, settings, context, node, device, engine, reserved), device.kind)
+    seats = [
+        Seat(
+            _weigh(model, settings, context, node, device, engine, reserved),
+            device.kind,
+            _node_free(node, reserved),
+        )
         for node in state.nodes.values()
         if node.up
         for device in node.devices
         for engine in _engines(node, device)
     ]
-    seats = [Seat(candidate, kind) for candidate, kind in rows]
     wanted = settings.ranks
     refusal = ""
     for ranks in range(wanted, 0, -1) if degrade and wanted > 1 else [wanted]:
@@ -140,7 +143,7 @@ def place(
             note = f"{wanted} ranks were asked for: {refusal}" if ranks != wanted else ""
             return _choice(settings, group, seats, context, seed, attempt, note)
         refusal = refusal or group
-    raise _does_not_fit(model.card, settings, [candidate for candidate, _ in rows], refusal)
+    raise _does_not_fit(model.card, settings, [seat.candidate for seat in seats], refusal)
 
 
 def _group(
@@ -153,7 +156,8 @@ def _group(
     prefer: Preference,
 ) -> Group | str:
     """One device, or a group of ``ranks`` (0: as few as possible); or why there is none."""
-    fitting = sorted((seat for seat in seats if seat.candidate.verdict == "fits"), key=lambda s: prefer(*s))
+    fits = (seat for seat in seats if seat.candidate.verdict == "fits")
+    fitting = sorted(fits, key=lambda seat: prefer(seat.candidate, seat.kind))
     if ranks <= 1 and fitting:
         shard = Shard(fitting[0], 0, card.n_layers, fitting[0].candidate.needed_bytes)
         return Group(settings.shard_strategy, [shard])
@@ -161,7 +165,7 @@ def _group(
         return "no single device holds it"
     usable = [seat for seat in seats if not _barred(seat.candidate)]
     if len(usable) < 2:
-        return "" if ranks == 0 else f"{ranks} ranks were asked for, and only {len(usable)} may be used"
+        return "" if ranks == 0 else f"{ranks} ranks need as many devices, and {len(usable)} may be used"
     need = partial(_need, card, context * settings.batch)
     return form_group(need, usable, partial(_latency, state), settings.shard_strategy, ranks)
 
@@ -320,8 +324,12 @@ def _free_bytes(node: Node, device: Device, reserved: _Reserved) -> int:
     node's devices they load on: the reading is the node's.
     """
     by_promise = device.memory_bytes - reserved.on_device[node.node_id, device.device_id]
-    by_reading = node.memory_available - reserved.untaken[node.node_id]
-    return max(0, min(by_promise, by_reading))
+    return max(0, min(by_promise, _node_free(node, reserved)))
+
+
+def _node_free(node: Node, reserved: _Reserved) -> int:
+    """What the node's reading leaves to all its devices together."""
+    return max(0, node.memory_available - reserved.untaken[node.node_id])
 
 
 def _refusals(settings: PlacementSettings, node: Node, device: Device, engine: EngineReport) -> list[str]:

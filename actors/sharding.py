@@ -1,18 +1,23 @@
 """Placement over several ranks: which devices form a group, and what each of them holds.
 
 Pure, like `actors.placement`, which calls it where one device is not enough or not what was asked for. A
-group grows from a few promising nodes by the node that adds most, so that no cycles or subsets are
-enumerated: O(seeds x nodes x group).
+group grows from a few promising nodes, once by those that add most and once by those that are nearest, so
+that no cycles or subsets are enumerated: O(seeds x nodes x (group + log nodes)).
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from engines.divisibility import tensor_refusal
 from events.values import Candidate, Dtype, ModelCard, ShardStrategy
+from projections.words import size
 
 SEEDS = 16
 """Nodes that a group is grown from: those with the most room."""
@@ -24,10 +29,11 @@ ACTIVATION_SHARE = 20
 
 
 class Seat(NamedTuple):
-    """A device that may take a rank. ``kind`` is the device's."""
+    """A device that may take a rank. ``kind`` is the device's; ``node_free`` bytes its node has in all."""
 
     candidate: Candidate
     kind: str
+    node_free: int
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -94,12 +100,27 @@ def form_group(
     groups: list[Group] = []
     refusals: list[str] = []
     for engine, dtype in sorted({(seat.candidate.engine, seat.candidate.dtype) for seat in seats}):
-        alike = [s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)]
+        alike = _shared([s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)])
         found = form(need(dtype), alike, latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
     if groups:
         return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))
     return "; ".join(dict.fromkeys(refusals))
+
+
+def _shared(seats: Sequence[Seat]) -> list[Seat]:
+    """The seats with what is free for each if all devices of its node take a rank: they share its memory."""
+    claims: Counter[str] = Counter()
+    for seat in seats:
+        claims[seat.candidate.node_id] += seat.candidate.free_bytes
+    return [_within(seat, seat.node_free, claims[seat.candidate.node_id]) for seat in seats]
+
+
+def _within(seat: Seat, node_free: int, claimed: int) -> Seat:
+    if claimed <= node_free:
+        return seat
+    part = seat.candidate.free_bytes * node_free // claimed
+    return seat._replace(candidate=msgspec.structs.replace(seat.candidate, free_bytes=part))
 
 
 def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
@@ -118,7 +139,7 @@ def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: 
         return (
             f"no group of {ranks or 'two or more'} devices that reach each other holds all {layers} layers: "
             f"those with room ({len(able)} of {len(seats)}) hold {total} in all, "
-            f"at {_gib(need.layer)} a layer"
+            f"at {size(need.layer)} a layer"
         )
     counts = _apportion(layers, [room[seat.key] for seat in chosen])
     shards: list[Shard] = []
@@ -148,7 +169,7 @@ def _tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: in
         if chosen is not None:
             return Group("tensor", [Shard(seat, 0, need.card.n_layers, share) for seat in chosen])
         refusals.append(
-            f"{world} ranks need {_gib(share)} each, and too few devices that reach each other have that "
+            f"{world} ranks need {size(share)} each, and too few devices that reach each other have that "
             f"({len(able)} of {len(seats)} do)"
         )
     return "; ".join(dict.fromkeys(refusals)) or "there are fewer than two devices"
@@ -170,9 +191,19 @@ def _grow(
     """Grow a group from each of the best nodes; the best of those that are enough, in its ring's order."""
     nodes = _by_node(seats, value)
     order = sorted(nodes, key=lambda node: _node_rank(nodes[node], value, node))
-    grown = [_grow_from(start, nodes, order, latency, enough, limit) for start in order[:SEEDS]]
-    found = [group for group in grown if group is not None]
+    found: list[list[Seat]] = []
+    for start in order[:SEEDS]:
+        others = [node for node in order if node != start]
+        for way in (others, sorted(others, key=lambda node: _distance(latency, start, node))):
+            group = _grow_along([start, *way], nodes, latency, enough, limit)
+            if group is not None:
+                found.append(group)
     return min(found, key=lambda group: _cost(group, latency), default=None)
+
+
+def _distance(latency: Latency, one: str, other: str) -> float:
+    between = latency(one, other)
+    return math.inf if between is None else between
 
 
 def _cost(group: Sequence[Seat], latency: Latency) -> tuple[int, int, bool, float, str]:
@@ -183,17 +214,16 @@ def _cost(group: Sequence[Seat], latency: Latency) -> tuple[int, int, bool, floa
     return len(members), len(group), lacking, spread, members[0]
 
 
-def _grow_from(
-    start: str,
+def _grow_along(
+    way: list[str],
     nodes: dict[str, list[Seat]],
-    order: list[str],
     latency: Latency,
     enough: Callable[[Sequence[Seat]], bool],
     limit: int,
 ) -> list[Seat] | None:
     members: list[str] = []
     chosen: list[Seat] = []
-    for node in [start, *(other for other in order if other != start)]:
+    for node in way:
         if any(latency(node, member) is None for member in members):
             continue
         members.append(node)
@@ -240,7 +270,3 @@ def _apportion(layers: int, room: Sequence[int]) -> list[int]:
             for i in sorted(open_, key=lambda i: -shares[i])[:left]:
                 counts[i] += 1
     return counts
-
-
-def _gib(size: int) -> str:
-    return f"{size / 1024**3:.2f} GiB"

@@ -17,6 +17,7 @@ from events.values import (
     Cause,
     Device,
     EngineReport,
+    LinkReading,
     ModelCard,
     ModelSource,
     PlacementSettings,
@@ -36,6 +37,8 @@ FINISHED = cmd.Finished(
     finish_reason="stop", usage=USAGE, timings=Timings(queued_s=0.0, prefill_s=0.1, decode_s=0.2)
 )
 KILLED = st.Failed(phase="Ready", cause=Cause(code="runner_killed", message="It was killed by SIGKILL."))
+
+NOT_HEARD = Cause(code="node_lost", message="The node has not been heard for 1.5 s.")
 
 
 class Cluster:
@@ -83,6 +86,25 @@ class Cluster:
                 policy=POLICY,
             )
         )
+
+    def node_lost(self, node_id: str, incarnation: str = "run-1", cause: Cause = NOT_HEARD) -> list[Event]:
+        return self.do(
+            cmd.ReportNodeLost(
+                command_id=self._id(),
+                origin=NODE,
+                node_id=node_id,
+                incarnation=incarnation,
+                cause=cause,
+                policy=POLICY,
+            )
+        )
+
+    def links(
+        self, node_id: str, *others: str, latency: float = 0.001, bandwidth: float = 1e8
+    ) -> list[Event]:
+        """A node measures its ways to these others."""
+        links = [LinkReading(node_id=other, latency_s=latency, bandwidth=bandwidth) for other in others]
+        return self.do(cmd.ReportLinks(command_id=self._id(), origin=node_id, links=links))
 
     def model(self, card: ModelCard = SMALL, *, path: str = "/models/m", node_id: str = NODE) -> list[Event]:
         return self.do(
