@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from events.drivers import Driver
+from events.errors import LogIncomplete
 from events.feed import CommitFeed, Subscription
 from events.reader import LogReader
 from events.record import Committed
 from projections.evolve import apply
 from projections.snapshot import load_state
 from projections.state import ClusterState
+
+logger = logging.getLogger("cuebook.replica")
 
 
 class Paths(NamedTuple):
@@ -40,12 +44,17 @@ def follow(
     """The state now, and from here on every decision to ``deliver``, which must not block.
 
     ``deliver`` is called on other threads; the state is the caller's own, moved on with `fold`. After
-    ``on_rewind(fork)`` the state must be loaded anew: what came after decision ``fork`` has become void.
+    ``on_rewind(decision_id)`` the state must be loaded anew: it goes on from another history there.
     """
-    with paths.reader() as reader:
-        state = load_state(reader, paths.snapshots)
-        last = reader.decision_at(state.seq)
-    return state, feed.subscribe(last.decision_id if last else 0, deliver, on_rewind)
+    while True:
+        with paths.reader() as reader:
+            rewinds = reader.rewinds()
+            state = load_state(reader, paths.snapshots)
+            after = reader.decision_id_at(state.seq)
+        try:
+            return state, feed.subscribe(after, deliver, on_rewind, rewinds)
+        except LogIncomplete:
+            logger.info("The log began after a base while its state was loaded: loading it again")
 
 
 def fold(state: ClusterState, committed: Sequence[Committed]) -> None:

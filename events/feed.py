@@ -15,7 +15,7 @@ from events.record import Committed
 
 Deliver = Callable[[Sequence[Committed]], None]
 OnRewind = Callable[[int], None]
-"""Told a decision_id: all that was delivered of later decisions is void, and what comes next follows it."""
+"""Told a decision_id: what was delivered is void where it differs, and what comes next follows that one."""
 
 _BATCH = 200
 """Decisions in one delivery while a subscriber catches up."""
@@ -60,12 +60,22 @@ class Subscription:
         """
         if self.closed or self.position <= fork:
             return
+        self.go_to(fork)
+
+    def go_to(self, decision_id: int) -> None:
+        """Go on after a decision without having had what came before. For the feed only.
+
+        Raises `LogRewound` where the subscriber can't, and whatever ``on_rewind`` raises.
+        """
+        if self.closed:
+            return
         if self._on_rewind is None:
             raise LogRewound(
-                f"The log was rewound to decision {fork}: a subscriber at {self.position} can't follow it."
+                f"The log now goes on after decision {decision_id}: a subscriber at {self.position} can't "
+                "follow it."
             )
-        self._on_rewind(fork)
-        self.position = fork
+        self._on_rewind(decision_id)
+        self.position = decision_id
 
 
 class CommitFeed:
@@ -101,6 +111,14 @@ class CommitFeed:
             each.push(appended)
 
         return self._for_each(follow)
+
+    def began(self, base: int) -> list[Subscription]:
+        """Tell all subscribers that the log, empty until now, begins after decision ``base`` of another.
+
+        They get ``on_rewind``: the state there is to be loaded. Called by the journal, in order with what it
+        publishes. A subscriber that gave no ``on_rewind`` is closed. Returns those.
+        """
+        return self._for_each(lambda each: each.go_to(base))
 
     def subscribe(
         self, after: int, deliver: Deliver, on_rewind: OnRewind | None = None, rewinds: int | None = None

@@ -54,13 +54,11 @@ class EventLog:
         self._tail = newest(connection, path)
 
     @classmethod
-    def open(cls, path: Path, *, driver: Driver = STDLIB, base: Base | None = None) -> EventLog:
+    def open(cls, path: Path, *, driver: Driver = STDLIB) -> EventLog:
         """Open a log for writing, making it where there is none.
 
-        With ``base`` the log, which must be new, begins after that decision of another log, and `backfill`
-        takes what came before. Raises `LogLocked` where another process (or this one) has it open,
-        `LogForeign`, `LogTooNew`, `LogDamaged` where its newest rows contradict each other, or
-        `EntriesRefused` where ``base`` is given for a log that has begun.
+        Raises `LogLocked` where another process (or this one) has it open, `LogForeign`, `LogTooNew`, or
+        `LogDamaged` where its newest rows contradict each other.
         """
         lock = WriterLock(path)
         try:
@@ -68,8 +66,6 @@ class EventLog:
             try:
                 _configure(connection)
                 create_or_check(connection, path)
-                if base is not None:
-                    _begin_after(connection, path, base)
                 return cls(path, driver, lock, connection)
             except BaseException:
                 connection.close()
@@ -114,6 +110,20 @@ class EventLog:
         if batch.decisions:
             self._write(batch, durable)
         return [answers[item.command_id] for item in encoded]
+
+    def begin_after(self, base: Base) -> None:
+        """Let an empty log begin after that decision of another log; `backfill` takes what came before.
+
+        Raises `EntriesRefused` where the log has begun, and `LogFailed`.
+        """
+        self._refuse_failed()
+        if self._tail != EMPTY:
+            raise EntriesRefused(
+                f"{self.path} has begun already: only an empty log can begin after another's decision."
+            )
+        with self._transaction(durable=True):
+            write_base(self._connection, base)
+        self._tail = base.tail
 
     def append_entries(self, entries: Sequence[bytes]) -> list[Committed]:
         """Take over another log's next decisions as they are, in one transaction, as durable as by `append`.
@@ -294,11 +304,3 @@ def _configure(connection: Connection) -> None:
     connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}").fetchall()
     connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}").fetchall()
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-def _begin_after(connection: Connection, path: Path, base: Base) -> None:
-    if newest(connection, path) != EMPTY:
-        raise EntriesRefused(f"{path} has begun already: only a new log can begin after another's decision.")
-    connection.execute("BEGIN IMMEDIATE")
-    write_base(connection, base)
-    connection.execute("COMMIT")

@@ -11,6 +11,7 @@ import msgspec
 
 from events.ends import Base
 from events.errors import LogRewound
+from events.files import write_durably
 from events.reader import LogReader
 from projections import fingerprint
 from projections.evolve import apply
@@ -55,7 +56,7 @@ def save(reader: LogReader, directory: Path, upto: int) -> Path:
     `OSError` where the directory can't be written, and what `pack` raises.
     """
     snapshot = _take(reader, directory, upto)
-    path = _write(msgspec.msgpack.encode(snapshot), directory, _STATE, snapshot.seq)
+    path = _write(msgspec.msgpack.encode(snapshot), directory, snapshot.seq)
     unwanted = _newest_first(directory, _STATE)[KEEP:]
     if reader.base() is None:
         unwanted += _newest_first(directory, _BASE)
@@ -67,7 +68,8 @@ def save(reader: LogReader, directory: Path, upto: int) -> Path:
 def save_base(packed: bytes, base: Base, directory: Path) -> None:
     """Keep the snapshot that another node packed at ``base``, for the log that begins after it.
 
-    Raises `SnapshotUnfit` where it was made by other code or is not of the base, and `OSError`.
+    It is on the disk when this returns: the log would be of no use without it. Raises `SnapshotUnfit` where
+    it was made by other code or is not of the base, and `OSError`.
     """
     try:
         snapshot = _decoder.decode(packed)
@@ -82,7 +84,8 @@ def save_base(packed: bytes, base: Base, directory: Path) -> None:
         raise SnapshotUnfit(
             f"The snapshot is of event {snapshot.seq}, and the log begins after event {base.seq} of another."
         )
-    _write(packed, directory, _BASE, base.seq)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_durably(_path(directory, _BASE, base.seq), packed)
 
 
 def _take(reader: LogReader, directory: Path | None, upto: int) -> Snapshot:
@@ -94,9 +97,13 @@ def _take(reader: LogReader, directory: Path | None, upto: int) -> Snapshot:
     return snapshot
 
 
-def _write(packed: bytes, directory: Path, kind: str, seq: int) -> Path:
+def _path(directory: Path, kind: str, seq: int) -> Path:
+    return directory / f"{kind}-{seq:015d}.snapshot"
+
+
+def _write(packed: bytes, directory: Path, seq: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{kind}-{seq:015d}.snapshot"
+    path = _path(directory, _STATE, seq)
     fresh = path.with_suffix(".new")
     fresh.write_bytes(packed)
     os.replace(fresh, path)

@@ -67,7 +67,8 @@ def join(master: LogReader, home: Path) -> EventLog:
 
     def become_ready() -> EventLog:
         save_base(packed, base, home / "joined")
-        log = EventLog.open(home / "joined.db", base=base)
+        log = EventLog.open(home / "joined.db")
+        log.begin_after(base)
         log.append_entries(master.entries(base.decision_id, TAIL, 2**40))
         with LogReader.open(log.path) as reader:
             assert load_state(reader, home / "joined") == load_state(master, home / "snapshots")

@@ -40,7 +40,8 @@ class BaseConformance(Pair):
     def joined(self, master: EventLog, tmp_path: Path, driver: Driver) -> Iterator[EventLog]:
         """A log that begins after decision `AT` of the master's."""
         master.append(long_history())
-        log = EventLog.open(tmp_path / "joined.db", driver=driver, base=base_of(master, driver))
+        log = EventLog.open(tmp_path / "joined.db", driver=driver)
+        log.begin_after(base_of(master, driver))
         yield log
         log.close()
 
@@ -137,15 +138,17 @@ class BaseConformance(Pair):
         assert len(joined.rewind(AT, "w", "r", sent[:1], at=T0).rejected) == 19
         assert (joined.last_decision, check(joined.path, driver=driver).ok) == (AT + 1, True)
 
-    def test_only_a_new_log_can_begin_after_a_base(self, master: EventLog, tmp_path: Path, driver: Driver):
+    def test_only_an_empty_log_can_begin_after_a_base(self, master: EventLog, tmp_path: Path, driver: Driver):
         base = base_of(master, driver, master.append(history())[2].decision_id)
         path = tmp_path / "joined.db"
-        EventLog.open(path, driver=driver, base=base).close()
+        log = EventLog.open(path, driver=driver)
+        log.begin_after(base)
         for _ in range(2):
             with pytest.raises(EntriesRefused, match="has begun already"):
-                EventLog.open(path, driver=driver, base=base)
-        log = EventLog.open(path, driver=driver)
-        assert log.last_decision == 3
+                log.begin_after(base)
+            log.close()
+            log = EventLog.open(path, driver=driver)
+            assert log.last_decision == 3
         log.close()
 
     def test_a_base_is_of_a_decision_that_is_there(self, master: EventLog, driver: Driver):
@@ -154,7 +157,8 @@ class BaseConformance(Pair):
             base_of(master, driver, 9)
 
     def test_a_base_at_nothing_is_none(self, master: EventLog, tmp_path: Path, driver: Driver):
-        log = EventLog.open(tmp_path / "joined.db", driver=driver, base=base_of(master, driver, 0))
+        log = EventLog.open(tmp_path / "joined.db", driver=driver)
+        log.begin_after(base_of(master, driver, 0))
         assert joined_base(log, driver) is None
         log.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from log_samples import finish, history, refuse
 
-from events.errors import LogDamaged, LogMissing, LogRewound
+from events.errors import LogDamaged, LogIncomplete, LogMissing, LogRewound
 from events.feed import CommitFeed
 from events.log import EventLog
 from events.reader import LogReader
@@ -273,3 +273,26 @@ def test_subscribers_that_come_while_the_log_is_rewound_miss_nothing(log: EventL
     feed.publish(log.append([finish(10**9)]))
     for follower in followers:
         assert follower.got == everything(log)
+
+
+def test_a_log_that_begins_after_a_base_takes_its_subscribers_there(tmp_path: Path):
+    other = EventLog.open(tmp_path / "other.db")
+    other.append(history())
+    other.append([finish(1), finish(2)])
+    with LogReader.open(other.path) as reader:
+        base, entries = reader.base_at(reader.last_decision() - 2), reader.entries(0, 100, 10**6)
+    other.close()
+    log = EventLog.open(tmp_path / "log.db")
+    feed = CommitFeed(log.path)
+    told: list[int] = []
+    follows = feed.subscribe(0, lambda batch: told.extend(one.decision_id for one in batch), told.append)
+    stays = feed.subscribe(0, lambda _: None)
+    log.begin_after(base)
+    with pytest.raises(LogIncomplete):
+        feed.subscribe(0, lambda _: None)
+    assert feed.began(base.decision_id) == [stays]
+    assert isinstance(stays.error, LogRewound)
+    feed.publish(log.append_entries(entries[-2:]))
+    last = base.decision_id + 2
+    assert (told, follows.position) == ([base.decision_id, last - 1, last], last)
+    log.close()

@@ -90,7 +90,9 @@ ALL = 10**9
 def joined(reader: LogReader, path: Path, at: int) -> tuple[EventLog, bytes]:
     """A log that begins after decision ``at`` of another, and the other's snapshot there."""
     base = reader.base_at(at)
-    return EventLog.open(path, base=base), pack(reader, None, base.seq)
+    log = EventLog.open(path)
+    log.begin_after(base)
+    return log, pack(reader, None, base.seq)
 
 
 def test_a_node_that_joins_has_the_state_before_it_has_the_past(reader: LogReader, tmp_path: Path) -> None:
