@@ -167,13 +167,18 @@ class Worker(Actor):
                 if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
                     self._ended(event)
                 elif isinstance(event, ev.NodeStopped) and event.incarnation == self._incarnation:
-                    self._telemetry.tell(SayAgain())  # it was thought dead, and is not
+                    self._stopped(event)
                 elif isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, st.Ready):
                     if event.runner_id in view.runners:
                         view.runners[event.runner_id].ready = True
                 elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
                     view.fetching.discard(event.model_id)
         view.spent = {r for r in view.spent if r in self._state.runners or r in self._supervisors}
+
+    def _stopped(self, event: ev.NodeStopped) -> None:
+        """The log has this node as stopped: it was thought dead, and is not, or has just said goodbye."""
+        if not event.clean:
+            self._telemetry.tell(SayAgain())
 
     def _act(self) -> None:
         """Do what is due, once the log knows this start of the node: until then it tells of the last one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from actors.clock import Clock, Timer
@@ -15,7 +16,7 @@ from actors.net.wire import Assembler, Record, RecordKind, encode
 
 logger = logging.getLogger(__name__)
 
-_SMOOTHING = 0.2  # the weight of the newest round trip
+_ROUND_TRIPS = 40  # the last ones, of which the shortest tells what the way takes when nothing is in it
 
 
 class Session:
@@ -31,13 +32,13 @@ class Session:
         self.ended = False
         self._handlers = handlers
         self._requests = _Requests(clock, peer)
-        self._latency: float | None = None
+        self._round_trips: deque[float] = deque(maxlen=_ROUND_TRIPS)
         self._bandwidth: float | None = None
 
     @property
     def stats(self) -> LinkStats:
         """What was measured so far."""
-        return LinkStats(self._latency, self._bandwidth)
+        return LinkStats(min(self._round_trips, default=None), self._bandwidth)
 
     def send(self, topic: str, payload: bytes) -> bool:
         """Queue a message on the topic's lane."""
@@ -60,8 +61,7 @@ class Session:
 
     def timed(self, round_trip: float) -> None:
         """Take the seconds that a heart-beat needed to the peer and back."""
-        before = round_trip if self._latency is None else self._latency
-        self._latency = before + _SMOOTHING * (round_trip - before)
+        self._round_trips.append(round_trip)
 
     def probed(self, bytes_a_second: float) -> None:
         """Take the result of the bandwidth probe."""

@@ -36,7 +36,7 @@ class LinkStats(Struct, frozen=True):
     """What was measured on the way to a peer; None where nothing was measured yet."""
 
     latency_s: float | None
-    """Seconds of a round trip of a heart-beat, smoothed."""
+    """Seconds of the shortest round trip among the last heart-beats: a busy machine makes no way longer."""
     bandwidth_bytes_s: float | None
     """Bytes a second that a short probe on the stream link reached, measured once after the link came up."""
 
