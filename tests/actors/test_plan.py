@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support.cards import QUANTIZED, SMALL
 from support.cluster import KILLED, LIFE, NODE, Cluster
+from support.planned import Node
 
 from actors.plan import (
     AbandonTask,
@@ -20,10 +21,8 @@ from actors.plan import (
     ReportLost,
     ReportNeverSpawned,
     ShutDownRunner,
-    Step,
     WarmUpRunner,
     next_deadline,
-    plan,
 )
 from events import status as st
 from events.values import Cause, Placement
@@ -41,54 +40,6 @@ ORDER = [
     WarmUpRunner,
     Dispatch,
 ]
-
-
-class Node:
-    """A node's worker on paper: its view, and the effect that each step has on it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.view = LocalView(node_id=NODE)
-
-    def steps(self) -> list[Step]:
-        self.view.now = self.cluster.now
-        return plan(self.cluster.state, self.view)
-
-    def names(self) -> list[str]:
-        return [type(step).__name__ for step in self.steps()]
-
-    def carry_out(self) -> list[str]:
-        """Do what is due as the worker does; afterwards nothing is due before something happens."""
-        steps = self.steps()
-        for step in steps:
-            self._do(step)
-        assert self.names() == [], "a step is due again though it was carried out"
-        return [type(step).__name__ for step in steps]
-
-    def _do(self, step: Step) -> None:
-        view = self.view
-        match step:
-            case CancelTask() | AbandonTask():
-                view.cancelling.add(step.task.task_id)
-            case ShutDownRunner():
-                view.runners[step.runner_id].stopping = True
-            case ReportLost():
-                self.cluster.runner(KILLED, runner_id=step.runner.runner_id)
-            case ReportNeverSpawned():
-                view.spent.add(step.runner_id)
-            case CreateRunner():
-                view.spent.add(step.rank.runner_id)
-                view.runners[step.rank.runner_id] = LocalRunner(step.instance_id, step.placement)
-            case FetchModel():
-                view.fetching.add(step.model.model_id)
-            case LoadModel():
-                view.runners[step.runner_id].loading = True
-            case WarmUpRunner():
-                view.runners[step.runner_id].warming = True
-            case Dispatch():
-                view.dispatched[step.task.task_id] = step.task.runner_id
-            case _:
-                raise AssertionError(step)
 
 
 @pytest.fixture
