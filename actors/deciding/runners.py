@@ -45,7 +45,7 @@ def adopt(state: ClusterState, command: cmd.ReportAdoptable, facts: Facts) -> li
     node = state.nodes.get(command.origin)
     if instance is None or instance.status == "ready" or node is None or not node.up:
         return []
-    placement = msgspec.structs.replace(command.placement, attempt=instance.attempts + 1)
+    placement = msgspec.structs.replace(command.placement, attempt=1)
     return [
         ev.InstanceRetried(instance_id=instance.instance_id, by=f"node {command.origin}, whose runner lives"),
         ev.InstancePlaced(instance_id=instance.instance_id, placement=placement, candidates=[]),

@@ -20,6 +20,7 @@ from events.values import (
     LinkReading,
     ModelCard,
     ModelSource,
+    Placement,
     PlacementSettings,
     Timings,
     Usage,
@@ -79,7 +80,7 @@ class Cluster:
     def node_stops(self, node_id: str = NODE, incarnation: str = "run-1") -> list[Event]:
         return self.do(
             cmd.ReportNodeStopping(
-                command_id=self._id(),
+                command_id=self.next_id(),
                 origin=node_id,
                 incarnation=incarnation,
                 reason="SIGTERM",
@@ -90,7 +91,7 @@ class Cluster:
     def node_lost(self, node_id: str, incarnation: str = "run-1", cause: Cause = NOT_HEARD) -> list[Event]:
         return self.do(
             cmd.ReportNodeLost(
-                command_id=self._id(),
+                command_id=self.next_id(),
                 origin=NODE,
                 node_id=node_id,
                 incarnation=incarnation,
@@ -99,17 +100,25 @@ class Cluster:
             )
         )
 
+    def adopt(self, instance_id: str, placement: Placement, node_id: str = NODE) -> list[Event]:
+        """A node offers a runner of its own that lives."""
+        return self.do(
+            cmd.ReportAdoptable(
+                command_id=self.next_id(), origin=node_id, instance_id=instance_id, placement=placement
+            )
+        )
+
     def links(
         self, node_id: str, *others: str, latency: float = 0.001, bandwidth: float = 1e8
     ) -> list[Event]:
         """A node measures its ways to these others."""
         links = [LinkReading(node_id=other, latency_s=latency, bandwidth=bandwidth) for other in others]
-        return self.do(cmd.ReportLinks(command_id=self._id(), origin=node_id, links=links))
+        return self.do(cmd.ReportLinks(command_id=self.next_id(), origin=node_id, links=links))
 
     def model(self, card: ModelCard = SMALL, *, path: str = "/models/m", node_id: str = NODE) -> list[Event]:
         return self.do(
             cmd.ReportModel(
-                command_id=self._id(),
+                command_id=self.next_id(),
                 origin=node_id,
                 card=card,
                 source=ModelSource(kind="hub", location=f"org/{card.model_id}"),
@@ -124,13 +133,13 @@ class Cluster:
 
     def placing(self, model_id: str = SMALL.model_id, **settings: object) -> cmd.PlaceInstance:
         wanted = PlacementSettings(**{"context": 512, "batch": 1} | settings)  # type: ignore[arg-type]
-        return cmd.PlaceInstance(command_id=self._id(), model_id=model_id, settings=wanted)
+        return cmd.PlaceInstance(command_id=self.next_id(), model_id=model_id, settings=wanted)
 
     def runner(self, status: st.RunnerStatus, instance_id: str = "", runner_id: str = "") -> list[Event]:
         """The runner of an instance (or the one named) reports a status."""
         return self.do(
             cmd.ReportRunner(
-                command_id=self._id(),
+                command_id=self.next_id(),
                 origin=NODE,
                 runner_id=runner_id or self.runner_of(instance_id),
                 status=status,
@@ -151,7 +160,9 @@ class Cluster:
         return self.ready(self.place())
 
     def reconcile(self, instance_id: str) -> list[Event]:
-        return self.do(cmd.ReconcileInstance(command_id=self._id(), instance_id=instance_id, policy=POLICY))
+        return self.do(
+            cmd.ReconcileInstance(command_id=self.next_id(), instance_id=instance_id, policy=POLICY)
+        )
 
     def create(self, count: int = 1, **changes: object) -> list[str]:
         """Ask for tasks; their ids."""
@@ -171,15 +182,17 @@ class Cluster:
             "sampling": sampling,
             "api_node": NODE,
         }
-        return cmd.CreateTasks(command_id=self._id(), **(fields | changes))  # type: ignore[arg-type]
+        return cmd.CreateTasks(command_id=self.next_id(), **(fields | changes))  # type: ignore[arg-type]
 
     def cancel(self, *task_ids: str) -> list[Event]:
         return self.do(
-            cmd.CancelTasks(command_id=self._id(), task_ids=list(task_ids), reason="the client went away")
+            cmd.CancelTasks(command_id=self.next_id(), task_ids=list(task_ids), reason="the client went away")
         )
 
     def ended(self, task_id: str, outcome: cmd.Finished | cmd.Broken | cmd.Stopped) -> list[Event]:
-        return self.do(cmd.ReportTask(command_id=self._id(), origin=NODE, task_id=task_id, outcome=outcome))
+        return self.do(
+            cmd.ReportTask(command_id=self.next_id(), origin=NODE, task_id=task_id, outcome=outcome)
+        )
 
     def download(
         self,
@@ -192,7 +205,7 @@ class Cluster:
     ) -> list[Event]:
         return self.do(
             cmd.ReportDownload(
-                command_id=self._id(),
+                command_id=self.next_id(),
                 origin=NODE,
                 model_id=model_id,
                 done_bytes=done,
@@ -204,10 +217,10 @@ class Cluster:
         )
 
     def delete(self, instance_id: str) -> list[Event]:
-        return self.do(cmd.DeleteInstance(command_id=self._id(), instance_id=instance_id))
+        return self.do(cmd.DeleteInstance(command_id=self.next_id(), instance_id=instance_id))
 
     def retry(self, instance_id: str) -> list[Event]:
-        return self.do(cmd.RetryInstance(command_id=self._id(), instance_id=instance_id, by="a user"))
+        return self.do(cmd.RetryInstance(command_id=self.next_id(), instance_id=instance_id, by="a user"))
 
     # Looking
 
@@ -219,7 +232,8 @@ class Cluster:
         assert placement is not None
         return placement.ranks[0].runner_id
 
-    def _id(self) -> str:
+    def next_id(self) -> str:
+        """An id for the next command."""
         return f"cmd-{self._commands}"
 
 
