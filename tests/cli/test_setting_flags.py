@@ -47,7 +47,8 @@ def test_flag_goes_before_environment_before_file(
     assert getattr(settings_for(tmp_path), name) == (default if default != "" else "/from/environment")
 
     for flag in flags_of(name):
-        words = [flag] if value is True else [flag, str(value)]
+        opposite = f"--no-{flag.removeprefix('--')}"
+        words = [flag if value else opposite] if isinstance(value, bool) else [flag, str(value)]
         assert getattr(settings_for(tmp_path, *words), name) == value
 
 
