@@ -157,6 +157,7 @@ class Gateway:
         self._drained: set[str] = set()
         self._held: dict[str, ev.TaskFinished] = {}
         self._waiters: set[Callable[[], None]] = set()
+        self._past_complete = False
 
     async def open(self) -> None:
         """Rebuild the state and follow the log and the runners' tokens."""
@@ -178,6 +179,13 @@ class Gateway:
     def reader(self) -> LogReader:
         """A new reading connection to the log; use and close it on one thread."""
         return self._paths.reader()
+
+    def past_complete(self) -> bool:
+        """False while the log lacks what came before this node joined; see `events.ends.Base`."""
+        if not self._past_complete:
+            with self._paths.reader() as reader:
+                self._past_complete = reader.base() is None
+        return self._past_complete
 
     async def ask(self, command: Command) -> Committed:
         """Have a command decided and committed.
@@ -395,6 +403,7 @@ class Gateway:
 
     def _rewound(self) -> None:
         """The log is another one: requests that only the lost side knew end, and their clients are told."""
+        self._past_complete = False
         with self._paths.reader() as reader:
             self.state = load_state(reader, self._paths.snapshots)
         message = (

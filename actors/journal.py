@@ -8,24 +8,30 @@ appends what the leader sends, as it is.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from actors.actor import Actor
 from actors.clock import Timer
 from actors.deferred import Deferred
+from actors.joining import Newcomer, Offer, Offered
+from actors.log_aside import mark_unusable, open_log
 from actors.log_view import OrderedLog
 from actors.ordering import interface as io
 from actors.ordering import messages as msg
 from actors.ordering.core import Core
 from actors.refusal import Rejected, Stopped
-from events.drivers import Driver
+from actors.replica import Paths
+from events.ends import Base
+from events.errors import EntriesRefused, LogIncomplete, LogTooNew, Unreadable
 from events.feed import CommitFeed
-from events.log import EventLog
+from events.files import write_durably
 from events.record import Committed
 from events.to_rows import EncodedDraft
+from projections.snapshot import SnapshotUnfit, save_base
 
 MAX_BATCH = 512
 """Decisions in one transaction."""
@@ -51,6 +57,15 @@ class Append(NamedTuple):
 
 class Flush(NamedTuple):
     """Ask for the head once everything before this message is committed."""
+
+
+class Backfill(NamedTuple):
+    """Take decisions from right before the log's base. Answered by the base then, None for no more.
+
+    Fails as `EventLog.backfill` does.
+    """
+
+    entries: list[bytes]
 
 
 class Lead(NamedTuple):
@@ -95,9 +110,13 @@ class Listen(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """The network is open: ``send(node_id, payload)`` reaches the journals of other nodes."""
+    """The network is open: ``send(node_id, payload)`` reaches the journals of other nodes.
+
+    ``ask_base(node_id)`` asks a node's archive, see `actors.joining`.
+    """
 
     send: Callable[[str, bytes], bool]
+    ask_base: Callable[[str], Deferred[bytes]]
 
 
 class PeerUp(NamedTuple):
@@ -127,26 +146,24 @@ class _Tick(NamedTuple):
 class Journal(Actor):
     """Group commit: while one fsync runs the next batch gathers, so 64 producers cost one fsync."""
 
-    def __init__(
-        self, me: io.Member, path: Path, driver: Driver, feed: CommitFeed, timing: io.Timing = ALONE
-    ) -> None:
+    def __init__(self, me: io.Member, paths: Paths, feed: CommitFeed, timing: io.Timing = ALONE) -> None:
         super().__init__()
         self._me = me
-        self._path = path
-        self._driver = driver
+        self._paths = paths
         self._feed = feed
         self._timing = timing
         self._waiting: list[Append] = []
         self._role: Role = Masterless()
         self._listener: Callable[[Role | Branch], None] | None = None
         self._send: Callable[[str, bytes], bool] | None = None
+        self._newcomer: Newcomer | None = None
         self._timer: Timer | None = None
         self._peers: set[str] = set()
 
     def started(self) -> None:
         """Open the log, making it where there is none. Raises `events.errors.LogError`."""
-        self._log = EventLog.open(self._path, driver=self._driver)
-        self._ordered = OrderedLog(self._path, self._driver)
+        self._log = open_log(self._paths)
+        self._ordered = OrderedLog(self._paths.log, self._paths.driver)
         promised = _read_promise(self._promise_path)
         self._core = Core(self._me, promised, self._ordered, self.clock.monotonic(), self._timing)
         self._order(io.Tick())
@@ -163,10 +180,19 @@ class Journal(Actor):
             self._log.close()
 
     def receive(self, message: Any) -> Any:
-        """Take what is to be committed, what other journals say, and who is there."""
+        """Take what is to be committed, what other journals say, and who is there.
+
+        What waits is committed once nothing else does, or when it is a full batch.
+        """
+        answer = self._take(message)
+        if self._waiting and (self.mailbox.empty() or len(self._waiting) >= MAX_BATCH):
+            self._commit()
+        return answer
+
+    def _take(self, message: Any) -> Any:
         match message:
             case Append():
-                return self._append(message)
+                self._append(message)
             case Flush():
                 self._commit()
                 return self._log.head
@@ -183,6 +209,11 @@ class Journal(Actor):
                 self._order(io.PeerDown(message.node_id))
             case Attach():
                 self._send = message.send
+                self._newcomer = Newcomer(message.ask_base, self.mailbox.put_system)
+            case Offered():
+                self._offered(message)
+            case Backfill():
+                return self._backfill(message.entries)
             case _Tick():
                 self._timer = None
                 self._order(io.Tick())
@@ -195,10 +226,8 @@ class Journal(Actor):
     def _append(self, message: Append) -> None:
         if not isinstance(self._role, Lead):
             message.reply.fail(Stopped("the master", "leads no longer"))
-            return
-        self._waiting.append(message)
-        if self.mailbox.empty() or len(self._waiting) >= MAX_BATCH:
-            self._commit()
+        else:
+            self._waiting.append(message)
 
     def _commit(self) -> None:
         if not self._waiting:
@@ -237,7 +266,10 @@ class Journal(Actor):
     def _carry_out(self, effect: io.Effect) -> None:
         match effect:
             case io.Persist(promised):
-                _write_promise(self._promise_path, promised)
+                # One that is forgotten could make two masters of one term.
+                write_durably(self._promise_path, str(promised).encode())
+            case io.Send(node_id, msg.Join() as join) if self._newcomer and self._log.last_decision == 0:
+                self._newcomer.hold(node_id, join)
             case io.Send(node_id, message):
                 if self._send is not None:
                     self._send(node_id, msg.encode(message))
@@ -268,14 +300,49 @@ class Journal(Actor):
         """Give up what lost; it stays readable in its branch, and is told."""
         epoch = effect.winner
         winner = f"{epoch.n}/{epoch.node_id}/{epoch.incarnation}"
-        rewound = self._log.rewind(effect.fork, winner, effect.reason, effect.entries, at=self.clock.now())
+        try:
+            rewound = self._log.rewind(
+                effect.fork, winner, effect.reason, effect.entries, at=self.clock.now()
+            )
+        except LogIncomplete as error:
+            mark_unusable(self._paths.log, str(error))
+            raise JournalFailed(f"The node starts with an empty log. {error}") from error
         self._feed.rewound(effect.fork, rewound.appended)
         if rewound.rejected and self._listener is not None:
             self._listener(Branch(effect.fork, winner, effect.reason, rewound.rejected))
 
+    # A long log's new node
+
+    def _offered(self, message: Offered) -> None:
+        """Begin with what the master offers, and join; unless the log has begun otherwise by now."""
+        entry = self._newcomer.answered(message) if self._newcomer is not None else None
+        if entry is None or self._send is None or isinstance(self._role, Lead) or self._log.last_decision:
+            return
+        if entry.offer is not None:
+            self._begin_after(entry.offer)
+        join = msgspec.structs.replace(entry.join, runs=self._ordered.runs())
+        self._send(entry.node_id, msg.encode(join))
+
+    def _begin_after(self, offer: Offer) -> None:
+        try:
+            save_base(offer.snapshot, offer.base, self._paths.snapshots)
+        except SnapshotUnfit as unfit:
+            logger.warning("The whole log is taken from its beginning. %s", unfit)
+            return
+        self._log.begin_after(offer.base)
+        self._feed.began(offer.base.decision_id)
+
+    def _backfill(self, entries: list[bytes]) -> Deferred[Base | None]:
+        answer = Deferred[Base | None]()
+        try:
+            answer.resolve(self._log.backfill(entries))
+        except (EntriesRefused, LogTooNew, Unreadable) as error:
+            answer.fail(error)  # the log is well
+        return answer
+
     @property
     def _promise_path(self) -> Path:
-        return self._path.with_name("promised")
+        return self._paths.log.with_name("promised")
 
 
 class JournalFailed(Exception):
@@ -287,18 +354,3 @@ def _read_promise(path: Path) -> int:
         return int(path.read_text())
     except FileNotFoundError:
         return 0
-
-
-def _write_promise(path: Path, promised: int) -> None:
-    """On the disk when this returns: a promise that is forgotten could make two masters of one term."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        file.write(str(promised))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

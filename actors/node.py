@@ -3,7 +3,7 @@
 node (rest_for_one)
   journal
   core (one_for_one)
-    master, router, projector, downloader
+    master; in a cluster archive, router, backfiller; projector, downloader
     work (one_for_all): runners, worker
     telemetry, api
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 
 from actors.actor import Actor
 from actors.address import Address
+from actors.archive import Archive
+from actors.backfill import Backfiller
 from actors.clock import SYSTEM_CLOCK
 from actors.downloader import Downloader
 from actors.gateway import Gateway
@@ -126,13 +128,17 @@ class Node:
         self.incarnation = fresh("start")
         me = Member(self.node_id, self.incarnation, seniority=-SYSTEM_CLOCK.now())
         timing = Timing() if self.settings.cluster else ALONE
-        return Journal(me, paths.log, paths.driver, feed, timing)
+        return Journal(me, paths, feed, timing)
 
     def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
         """The actors that can be restarted one by one, in the order of their start."""
         settings = self.settings
         shelf, hub = PromptShelf(), TokenHub(self.node_id)
-        router = ChildSpec("router", lambda: self._router(journal, master.address, hub, reporter))
+        archive = ChildSpec("archive", lambda: Archive(paths))
+        router = ChildSpec(
+            "router", lambda: self._router(journal, master.address, archive.address, hub, reporter)
+        )
+        backfiller = ChildSpec("backfiller", lambda: Backfiller(paths, journal, router.address))
         master = ChildSpec(
             "master",
             lambda: Master(
@@ -168,14 +174,16 @@ class Node:
         telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
         children = [master, projector, downloader, work, telemetry]
         if settings.cluster:
-            children.insert(1, router)
+            children[1:1] = [archive, router, backfiller]
         if self._server is not None:
             server = self._server
             gateway = (self.node_id, settings, paths, feed, master.address, downloader.address, shelf, hub)
             children.append(ChildSpec("api", lambda: server(Gateway(*gateway)), shutdown=10))
         return children
 
-    def _router(self, journal: Address, master: Address, hub: TokenHub, reporter: Reporter) -> Router:
+    def _router(
+        self, journal: Address, master: Address, archive: Address, hub: TokenHub, reporter: Reporter
+    ) -> Router:
         settings, identity = self.settings, self._identity()
         me = Peer(
             node_id=self.node_id,
@@ -192,7 +200,7 @@ class Node:
             seeds=tuple(seed for seed in settings.cluster_peers.split(",") if seed),
             multicast=settings.cluster_multicast,
         )
-        return Router(me, Mesh(mesh), journal, master, hub, reporter)
+        return Router(me, Mesh(mesh), journal, master, archive, hub, reporter)
 
     def _identity(self) -> Identity:
         settings = self.settings

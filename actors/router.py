@@ -2,6 +2,8 @@
 
 log       to the journal, which keeps the order
 command   to this node's master, answered when it is committed
+base      to the archive: what a new log may begin with
+past      to the archive: decisions for a log that began so
 stream    to the token hub
 """
 
@@ -12,10 +14,11 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.address import Address
+from actors.archive import BaseWanted, decode_wanted, encode_wanted
 from actors.clock import Timer
 from actors.deferred import Deferred
 from actors.journal import Attach, FromPeer, PeerDown, PeerUp
-from actors.net.transport import STREAM, Peer, Transport
+from actors.net.transport import STREAM, LinkLost, Peer, Transport
 from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.remote import decode_command, encode_answer
 from actors.reporter import Reporter
@@ -26,6 +29,10 @@ from events.values import LinkReading
 
 LOG = "log"
 COMMAND = "command"
+BASE = "base"
+PAST = "past"
+ARCHIVE_TIMEOUT_S = 30.0
+"""Seconds that another node's archive may take; a base costs it the reading of some 20,000 events."""
 LINKS_EVERY_S = 5.0
 """Seconds between two readings of the links; the log keeps only what changed enough."""
 
@@ -38,6 +45,16 @@ class Forward(NamedTuple):
     node_id: str
     payload: bytes
     timeout: float
+
+
+class AskPast(NamedTuple):
+    """Ask another node's archive for decisions up to ``upto``; the next ``choice`` asks the next node.
+
+    Answered by bytes for `actors.archive.decode_past`; fails with `LinkLost` where no node is there.
+    """
+
+    upto: int
+    choice: int
 
 
 class _Read(NamedTuple):
@@ -53,6 +70,7 @@ class Router(Actor):
         transport: Transport,
         journal: Address,
         master: Address,
+        archive: Address,
         hub: TokenHub,
         reporter: Reporter,
     ) -> None:
@@ -61,6 +79,7 @@ class Router(Actor):
         self._transport = transport
         self._journal = journal
         self._master = master
+        self._archive = archive
         self._hub = hub
         self._reporter = reporter
         self._timer: Timer | None = None
@@ -68,7 +87,7 @@ class Router(Actor):
     def started(self) -> None:
         """Open the network. Raises where the port is taken or the address can't be used."""
         self._hub.connect(lambda node_id, payload: self._transport.send(node_id, STREAM, payload))
-        self._journal.tell(Attach(self._send_log))
+        self._journal.tell(Attach(self._send_log, self._ask_base))
         self._transport.start(self._me, self)
         self._timer = self.after(LINKS_EVERY_S, _Read())
 
@@ -81,10 +100,12 @@ class Router(Actor):
             self._tell(PeerDown(peer.node_id, "this node's router stopped"))
 
     def receive(self, message: Any) -> Any:
-        """Pass a command on, or read the links."""
+        """Ask another node, or read the links."""
         match message:
             case Forward():
                 return self._transport.request(message.node_id, COMMAND, message.payload, message.timeout)
+            case AskPast():
+                return self._ask_past(message)
             case _Read():
                 self._read_links()
             case _:
@@ -127,7 +148,14 @@ class Router(Actor):
             logger.warning("%s sent something on the unknown topic %r", node_id, topic)
 
     def request(self, node_id: str, topic: str, payload: bytes) -> Deferred[bytes]:  # noqa: ARG002
-        """Have this node's master decide another node's command; the only topic of requests."""
+        """Have this node's master decide another node's command, or its archive give of the log."""
+        if topic == BASE:
+            return self._archive.ask_future(BaseWanted())
+        if topic == PAST:
+            return self._archive.ask_future(decode_wanted(payload))
+        return self._decide(payload)
+
+    def _decide(self, payload: bytes) -> Deferred[bytes]:
         answer = Deferred[bytes]()
         try:
             decided = self._master.ask_future(decode_command(payload))
@@ -143,6 +171,18 @@ class Router(Actor):
 
     def _send_log(self, node_id: str, payload: bytes) -> bool:
         return self._transport.send(node_id, LOG, payload)
+
+    def _ask_base(self, node_id: str) -> Deferred[bytes]:
+        return self._transport.request(node_id, BASE, b"", ARCHIVE_TIMEOUT_S)
+
+    def _ask_past(self, message: AskPast) -> Deferred[bytes]:
+        peers = self._transport.peers()
+        if not peers:
+            answer = Deferred[bytes]()
+            answer.fail(LinkLost("No other node is there."))
+            return answer
+        node_id = peers[message.choice % len(peers)].node_id
+        return self._transport.request(node_id, PAST, encode_wanted(message.upto), ARCHIVE_TIMEOUT_S)
 
     def _tell(self, message: PeerUp | PeerDown) -> None:
         self._journal.tell_system(message)

@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler
 
 from actors.refusal import MailboxFull, Rejected, Stopped
 from api.answers import json_response
+from events.errors import LogIncomplete
 from events.ids import fresh
 from events.values import Cause
 
@@ -149,6 +150,8 @@ def from_exception(error: Exception) -> ApiError:
     if isinstance(error, Stopped):
         message = f"{error}; the node is starting, stopping or recovering. Try again in a moment."
         return ApiError(503, message, code="unavailable", retry_after=RETRY_S)
+    if isinstance(error, LogIncomplete):
+        return ApiError(503, str(error), code="past_incomplete", retry_after=RETRY_S)
     if isinstance(error, TimeoutError):
         message = "The log did not answer in time. Whether the command was taken is not known; repeat it."
         return ApiError(503, message, code="unavailable", retry_after=RETRY_S)

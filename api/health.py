@@ -23,12 +23,14 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """``starting`` until the node's devices and engines are in the log; then it takes work.
 
-    ``seq`` is the newest event that this answer rests on.
+    ``seq`` is the newest event that this answer rests on. A node that joined a long log works before it has
+    all of it: ``past_complete`` is false until what came before has been fetched from the other nodes.
     """
 
     status: Literal["ready", "starting"]
     node_id: str
     seq: int
+    past_complete: bool
     ready_instances: list[str]
 
 
@@ -67,6 +69,7 @@ async def readiness(call: Call[None, None]) -> Readiness | web.StreamResponse:
         status="ready" if up else "starting",
         node_id=gateway.node_id,
         seq=gateway.state.seq,
+        past_complete=gateway.past_complete(),
         ready_instances=[i.instance_id for i in gateway.state.instances.values() if i.status == "ready"],
     )
     return json_response(answer, status=200 if up else 503)

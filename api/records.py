@@ -189,10 +189,10 @@ def _page(log: LogReader, wanted: Filter, after: int, limit: int) -> EventPage:
 async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamResponse:
     log = call.request.app[LOG]
     after = _start(call)
+    page = await log.read(partial(_page, wanted=wanted, after=after, limit=_TAIL_BATCH))
     async with EventStream(call.request, patient=True) as stream, call.gateway.tail() as more:
         await stream.send(b": " + str(after).encode() + b"\n\n")
         while True:
-            page = await log.read(partial(_page, wanted=wanted, after=after, limit=_TAIL_BATCH))
             if page.events:
                 await stream.send(b"".join(_event(view) for view in page.events))
             after = page.after
@@ -201,6 +201,7 @@ async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamRes
                     await unless_closing(call.request.app, more(after))
                 except Closing:
                     return stream.response
+            page = await log.read(partial(_page, wanted=wanted, after=after, limit=_TAIL_BATCH))
 
 
 def _start(call: Call[None, EventQuery]) -> int:

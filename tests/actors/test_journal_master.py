@@ -61,7 +61,7 @@ class Start:
 
     def _new_journal(self) -> Journal:
         self._incarnation = fresh("run")
-        return Journal(Member(NODE, self._incarnation), self.paths.log, STDLIB, self.feed)
+        return Journal(Member(NODE, self._incarnation), self.paths, self.feed)
 
     def _new_master(self) -> Master:
         journal, nobody = self.journal.address, Address("router")
