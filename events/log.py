@@ -89,6 +89,11 @@ class EventLog:
         """The id of the newest decision, 0 where there is none."""
         return self._tail.decision_id
 
+    @property
+    def tail(self) -> Tail:
+        """Where the log ends."""
+        return self._tail
+
     def append(self, drafts: Sequence[Draft | EncodedDraft]) -> list[Committed]:
         """Record decisions in one transaction; what is returned is committed, in the order of ``drafts``.
 
@@ -110,6 +115,10 @@ class EventLog:
         if batch.decisions:
             self._write(batch, durable)
         return [answers[item.command_id] for item in encoded]
+
+    def decided(self, command_ids: Sequence[str]) -> dict[str, Committed]:
+        """The decisions on those of these commands that the log has."""
+        return self._known(list(command_ids))
 
     def begin_after(self, base: Base) -> None:
         """Let an empty log begin after that decision of another log; `backfill` takes what came before.

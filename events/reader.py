@@ -188,6 +188,14 @@ class LogReader:
                 runs=runs(self._connection, decision_id),
             )
 
+    def decision_hash(self, decision_id: int) -> str:
+        """The chain hash of a decision, which no other history has; empty for 0, before all decisions.
+
+        Raises `LogDamaged` where the log has no such decision.
+        """
+        with self._moment():
+            return tail_at(self._connection, decision_id).decision_hash if decision_id else ""
+
     def runs(self) -> list[Run]:
         """The run map: which epoch which decisions belong to, in order."""
         with self._moment():

@@ -7,6 +7,7 @@ follows from these, and the decision's hash covers it: an entry that was changed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -90,6 +91,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+def encode_entry(after: Tail, decision: Sequence[object], own_hash: str, events: Sequence[Row]) -> bytes:
+    """The entry of a decision after ``after``, of its columns, its hash and its events' rows."""
+    parts = [(event[3], event[4], event[5], event[8]) for event in events]
+    return _encode((after.decision_hash, after.event_hash, decision, own_hash, parts))
 
 
 class Arrived:
@@ -179,15 +186,15 @@ def _page(connection: Connection, after: int, limit: int) -> list[bytes]:
     decisions = connection.execute(_SELECT_DECISIONS, (after, limit)).fetchall()
     if not decisions:
         return []
-    seq, _, event_before, before = tail_at(connection, after)
+    tail = tail_at(connection, after)
     end = decisions[-1][11] + decisions[-1][12]
-    events = iter(connection.execute(_SELECT_EVENTS, (seq + 1, end)).fetchall())
+    events = iter(connection.execute(_SELECT_EVENTS, (tail.seq + 1, end)).fetchall())
     page: list[bytes] = []
     for *columns, own_hash in decisions:
         own = list(islice(events, columns[12]))
         if len(own) != columns[12]:
             raise LogDamaged(f"Events of decision {columns[0]} are missing: restore the log from a backup.")
-        parts = [(event[3], event[4], event[5], event[8]) for event in own]
-        page.append(_encode((before, event_before, columns, own_hash, parts)))
-        before, event_before = own_hash, own[-1][-1] if own else event_before
+        page.append(encode_entry(tail, columns, own_hash, own))
+        event_hash = own[-1][-1] if own else tail.event_hash
+        tail = Tail(tail.seq + len(own), columns[0], event_hash, own_hash)
     return page

@@ -17,9 +17,11 @@ from events.drivers import Driver
 from events.ends import _STARTS
 from events.errors import EntriesRefused, LogTooNew, Unreadable
 from events.log import EventLog
+from events.proposals import propose
 from events.reader import LogReader
 from events.record import Draft
 from events.replication import DecisionColumns, Entry
+from events.to_rows import EncodedDraft
 
 ALL = 10**9
 DECISIONS = "SELECT * FROM decisions ORDER BY decision_id"
@@ -70,6 +72,20 @@ class ReplicationConformance(Pair):
         assert follower.append([finish(2), start(2, "again")])[0] == first[2]
         assert master.append_entries(entries(follower, driver, after=8))[0].epoch == 2
         assert rows(follower) == rows(master)
+
+    def test_what_was_proposed_is_what_a_log_would_have_written(
+        self, master: EventLog, follower: EventLog, driver: Driver
+    ):
+        before = master.tail
+        drafts = [EncodedDraft(each) for each in history()]
+        first, tail = propose(drafts[:5], before)
+        second, end = propose(drafts[5:], tail)
+        assert master.append(history()) == follower.append_entries(first + second)
+        assert first + second == entries(master, driver)
+        assert end == master.tail == follower.tail
+        with LogReader.open(master.path, driver=driver) as reader:
+            assert reader.decision_hash(end.decision_id) == end.decision_hash
+            assert reader.decision_hash(0) == before.decision_hash == ""
 
     def test_nothing_is_appended_for_nothing(self, follower: EventLog):
         assert follower.append_entries([]) == []
