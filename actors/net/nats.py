@@ -58,22 +58,22 @@ class Nats(OnOwnLoop):
                 f"The node id {me.node_id!r} can't be part of a NATS subject: no dots, no blanks."
             )
         settings = self._settings
-        control = await _connect(settings)
+        control = await connect(settings)
         try:
-            stream = await _connect(settings)
+            stream = await connect(settings)
         except TransportError:
             await control.close()
             raise
         if not me.host:
-            me = msgspec.structs.replace(me, host=_address_towards(settings.servers[0]))
+            me = msgspec.structs.replace(me, host=address_towards(settings.servers[0]))
         limits = settings.queue_messages, settings.queue_bytes
         hub = NatsHub(settings.cluster, limits, (control, stream), me, handlers, self.sessions, self._clock)
         await hub.start()
         return hub
 
 
-async def _connect(settings: NatsSettings) -> Client:
-    """Raises `TransportError` where no server answers."""
+async def connect(settings: NatsSettings) -> Client:
+    """A connection that repairs itself. Raises `TransportError` where no server answers."""
     options: dict[str, Any] = {"user_credentials": settings.credentials} if settings.credentials else {}
     client = Client()
     try:
@@ -105,7 +105,7 @@ def _without_password(server: str) -> str:
     return server.rpartition("@")[2]
 
 
-def _address_towards(server: str) -> str:
+def address_towards(server: str) -> str:
     """The machine's address on the way to ``server``; empty where there is no way."""
     place = urlsplit(server if "//" in server else f"nats://{server}")
     with contextlib.suppress(OSError):
