@@ -7,7 +7,6 @@ answer must never pass for a whole one.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -28,8 +27,9 @@ class PromptFor(msgspec.Struct, frozen=True, tag_field="t", tag=True):
 
 
 class _Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """A message between two nodes with its number on this way, from 1."""
+    """A message between two nodes with its number, from 1, in the sender's count on this link."""
 
+    count: int
     number: int
     body: PromptFor | Admitted | Progress | TaskDone
 
@@ -77,8 +77,8 @@ class TokenHub:
         self._send: Callable[[str, bytes], bool] | None = None
         self._lock = threading.Lock()
         self._away: dict[str, str] = {}
-        self._sent: Counter[str] = Counter()
-        self._received: Counter[str] = Counter()
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._received: dict[str, tuple[int, int]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(_Parcel)
 
@@ -122,22 +122,27 @@ class TokenHub:
         if send is None:
             return False
         with self._lock:
-            self._sent[node_id] += 1
-            payload = self._encoder.encode(_Parcel(self._sent[node_id], body))
-            return send(node_id, payload)
+            count, number = self._sent.get(node_id, (0, 0))
+            self._sent[node_id] = count, number + 1
+            return send(node_id, self._encoder.encode(_Parcel(count, number + 1, body)))
 
     def link_opened(self, node_id: str) -> None:
-        """A new link to a node: both sides count from the start again; what was in flight is lost."""
+        """A new link to a node: what was in flight is lost, and a new count begins.
+
+        A runner may be quicker than this call, so that a message of the old count is the first on the link:
+        the other side must not take the new count for a gap after it.
+        """
         with self._lock:
-            self._sent[node_id] = 0
-        if self._received.pop(node_id, 0) and self._lost is not None:
+            self._sent[node_id] = self._sent.get(node_id, (0, 0))[0] + 1, 0
+        if self._received.pop(node_id, None) is not None and self._lost is not None:
             self._lost(node_id)
 
     def arrived(self, node_id: str, payload: bytes) -> None:
         """A message of another node."""
         parcel = self._decoder.decode(payload)
-        expected = self._received[node_id] + 1
-        self._received[node_id] = parcel.number
+        count, number = self._received.get(node_id, (parcel.count, 0))
+        self._received[node_id] = parcel.count, parcel.number
+        expected = number + 1 if parcel.count == count else 1
         if parcel.number != expected and self._lost is not None:
             self._lost(node_id)
         if not isinstance(parcel.body, PromptFor):

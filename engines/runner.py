@@ -45,8 +45,11 @@ _STOPPING_S = 2.0
 """Seconds that a rank may take for its last step: a collective that another rank has left never returns."""
 
 
-class _Stopped(Exception):
-    """The supervisor said `Stop` while the main thread was loading."""
+class _Stopped(BaseException):
+    """The supervisor said `Stop` while the main thread was loading.
+
+    Not an `Exception`: an engine takes those for a fault of the model's files.
+    """
 
 
 class Runner:

@@ -43,6 +43,13 @@ def test_says_every_state_from_idle_to_shutdown(tiny: Path) -> None:
         assert [status.name(s) for s in runner.statuses[-2:]] == ["ShuttingDown", "Shutdown"]
 
 
+def test_a_stop_while_loading_is_no_failure(tiny: Path) -> None:
+    with RunnerClient() as runner:
+        runner.load(tiny)
+        assert runner.stop() == 0
+        runner.wait(lambda: isinstance(runner.statuses[-1], status.Shutdown))
+
+
 def test_is_its_own_session_and_idle_before_any_engine_is_imported() -> None:
     with RunnerClient() as runner:
         runner.wait(lambda: bool(runner.statuses))
