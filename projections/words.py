@@ -47,6 +47,7 @@ def wishes(settings: PlacementSettings) -> str:
         "dtype": settings.dtype,
         "node": settings.node_id,
         "device": settings.device_id,
+        "ranks": settings.ranks,
     }
     words = [f"{name} {value}" for name, value in wanted.items() if value]
     return f", with {', '.join(words)}" if words else ""
@@ -254,10 +255,11 @@ def _(event: ev.InstanceRequested) -> str:
 @sentence.register
 def _(event: ev.InstancePlaced) -> str:
     placement = event.placement
+    chosen = f"chosen from {count(len(event.candidates), 'candidate')}" if event.candidates else "as it ran"
+    less = f"; {placement.note}" if placement.note else ""
     return (
         f"{event.instance_id} was placed (attempt {placement.attempt}) on {where(placement)} "
-        f"with {placement.engine} in {placement.dtype}, context {placement.context}, "
-        f"chosen from {count(len(event.candidates), 'candidate')}"
+        f"with {placement.engine} in {placement.dtype}, context {placement.context}, {chosen}{less}"
     )
 
 

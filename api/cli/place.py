@@ -23,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="N", help="tokens that one sequence may hold")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences computed at the same time")
     parser.add_argument("--dtype", choices=get_args(Dtype), help="number format of the computation")
+    parser.add_argument("--ranks", type=int, metavar="N", help="devices to spread over (default: the fewest)")
     parser.add_argument("--strategy", choices=get_args(ShardStrategy), help="how to split it over devices")
     parser.add_argument("--engine", metavar="NAME", help="engine that must run it")
     parser.add_argument("--node", metavar="ID", help="node that must run it")
@@ -61,6 +62,7 @@ def wishes(args: Namespace) -> dict[str, Any]:
     """The placement settings that were given."""
     given = {
         "shard_strategy": args.strategy,
+        "ranks": args.ranks,
         "context": args.context,
         "batch": args.batch,
         "engine": args.engine,
