@@ -232,20 +232,16 @@ class Journal(Actor):
     def _commit(self) -> None:
         if not self._waiting:
             return
-        self._check_order()
+        self._check_order(self._log.head)
         committed = self._log.append([append.draft for append in self._waiting])
         appends, self._waiting = self._waiting, []
         self._feed.publish(committed)
         for append, record in zip(appends, committed, strict=True):
-            if record.rejection is not None:
-                append.reply.fail(Rejected(record.rejection))
-            else:
-                append.reply.resolve(record)
+            settle(append.reply, record)
         self._order(io.Committed(self._log.last_decision))
 
-    def _check_order(self) -> None:
+    def _check_order(self, head: int) -> None:
         """A decision made on another history than the log's must never get in, whoever made it."""
-        head = self._log.head
         for append in self._waiting:
             if append.head != head:
                 raise JournalFailed(
@@ -343,6 +339,14 @@ class Journal(Actor):
     @property
     def _promise_path(self) -> Path:
         return self._paths.log.with_name("promised")
+
+
+def settle(reply: Deferred[Committed], record: Committed) -> None:
+    """Answer who asked, now that the decision is in the log."""
+    if record.rejection is not None:
+        reply.fail(Rejected(record.rejection))
+    else:
+        reply.resolve(record)
 
 
 class JournalFailed(Exception):

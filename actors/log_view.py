@@ -37,3 +37,11 @@ class OrderedLog:
     def entries(self, after: int, limit: int) -> list[bytes]:
         """The decisions after one, as other nodes append them."""
         return self._reader.entries(after, limit, MAX_BYTES)
+
+    def bounds(self) -> tuple[int, int]:
+        """The decision that the log begins after, and its last one."""
+        return self.begins(), self._reader.last_decision()
+
+    def hash_at(self, index: int) -> str:
+        """The chain hash of a decision, which no other history has."""
+        return self._reader.decision_hash(index)

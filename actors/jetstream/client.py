@@ -1,0 +1,186 @@
+"""The journal's side of JetStream, on a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from actors.deferred import Deferred
+from actors.jetstream.lease import Lease
+from actors.jetstream.publisher import Publisher
+from actors.jetstream.store import Store, open_store
+from actors.jetstream.subscriber import Subscriber
+from actors.net.nats import NatsSettings, connect
+from actors.ordering.interface import Member
+from actors.ordering.leased import Delivered, Granted, Input, Lost, Publish
+from events.replication import decode_entry
+
+logger = logging.getLogger("cuebook.jetstream")
+
+_HEADROOM = 1024
+"""Bytes of a message that its headers may take."""
+
+
+class Failed(NamedTuple):
+    """The client can't go on; start it anew."""
+
+    error: Exception
+
+
+class LocalLog(Protocol):
+    """The node's log, as it is compared with the stream."""
+
+    def bounds(self) -> tuple[int, int]:
+        """The index that it begins after, and the last one."""
+        ...
+
+    def hash_at(self, index: int) -> str:
+        """What the entry at ``index`` has in no other history."""
+        ...
+
+    def close(self) -> None:
+        """Read no more."""
+        ...
+
+
+class JetStream:
+    """Posts `leased.Input` and `Failed` to the journal, which carries out what the state machine wants.
+
+    ``post`` is called on the client's thread. After each `Delivered` comes no other until `taken`.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        self._ended = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._publisher: Publisher | None = None
+        self._lease: Lease | None = None
+        self.max_entry = 0
+        """Bytes of the largest entry that the servers take."""
+
+    def start(self, me: Member, log: Callable[[], LocalLog], post: Callable[[Input | Failed], None]) -> int:
+        """Connect and begin. Returns up to which index the log is the stream's; what follows is delivered.
+
+        ``log`` opens the log on this client's thread. Raises `TransportError`.
+        """
+        common: Deferred[int] = Deferred()
+        self._thread = threading.Thread(
+            target=self._run, args=(me, log, post, common), name="jetstream", daemon=True
+        )
+        self._thread.start()
+        return common.get()
+
+    def stop(self) -> None:
+        """Give back the lease where it is held, and end. Nothing is posted any more. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread.is_alive():
+            self._call(self._ended.set)
+            thread.join()
+
+    def publish(self, batch: Publish) -> None:
+        """Publish a batch of the current term; `Lost` follows where that fails."""
+        if self._publisher is not None:
+            self._call(self._publisher.offer, batch)
+
+    def resign(self, term: int) -> None:
+        """Give back the lease of this term, if it is held."""
+        if self._lease is not None:
+            self._call(self._lease.give_up, term)
+
+    def taken(self) -> None:
+        """What was delivered last is in the log."""
+        self._call(self._taken.set)
+
+    def _call(self, call: Callable[..., Any], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended with its thread
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _run(
+        self,
+        me: Member,
+        log: Callable[[], LocalLog],
+        post: Callable[[Input | Failed], None],
+        common: Deferred[int],
+    ) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._live(me, log, post, common))
+            except Exception as error:
+                if not common.fail(error):
+                    post(Failed(error))
+
+    async def _live(
+        self,
+        me: Member,
+        log: Callable[[], LocalLog],
+        post: Callable[[Input | Failed], None],
+        common: Deferred[int],
+    ) -> None:
+        client = await connect(self._settings)
+        try:
+            store = await open_store(client, self._settings.cluster)
+            self.max_entry = client.max_payload - _HEADROOM
+            with contextlib.closing(log()) as opened:
+                found = await _common(store, opened)
+            await self._work(store, me, post, found, common)
+        finally:
+            await client.close()
+
+    async def _work(
+        self,
+        store: Store,
+        me: Member,
+        post: Callable[[Input | Failed], None],
+        found: int,
+        common: Deferred[int],
+    ) -> None:
+        async def deliver(batch: Delivered) -> None:
+            self._taken.clear()
+            post(batch)
+            await self._taken.wait()
+
+        def tell(event: Input) -> None:
+            if isinstance(event, Granted):
+                publisher.begin(event.term)
+            elif isinstance(event, Lost):
+                publisher.end()
+            post(event)
+
+        lease = self._lease = Lease(store, me, tell)
+        publisher = self._publisher = Publisher(store, lambda _: lease.give_up(lease.term))
+        await publisher.start()
+        common.resolve(found)
+        work = [lease.run(), publisher.run(), Subscriber(store, found, deliver).run(), self._ended.wait()]
+        tasks = [asyncio.ensure_future(each) for each in work]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        await lease.stop()
+        for task in done:
+            task.result()
+
+
+async def _common(store: Store, log: LocalLog) -> int:
+    """The last index at which log and stream are the same.
+
+    Entries are chained: where two are the same, so is all before them. So halving finds it.
+    """
+    stream = (await store.js.stream_info(store.stream)).state.last_seq
+    low, last = log.bounds()
+    high = min(stream, last)
+    middle = high  # most often the answer
+    while low < high:
+        message = await store.js.get_msg(store.stream, middle)
+        if message.data and decode_entry(message.data).hash == log.hash_at(middle):
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low

@@ -1,0 +1,115 @@
+"""Following the stream: every message once, in order, a bounded batch at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from actors.jetstream.store import UNREACHABLE, Store, told
+from actors.jetstream.subjects import epoch_of
+from actors.ordering.leased import Delivered
+
+logger = logging.getLogger("cuebook.jetstream")
+
+MAX_MESSAGES = 500
+MAX_BYTES = 1024 * 1024
+_BEAT_S = 1.0
+_SILENCE_S = 3.2
+_PAUSE_S = 0.25
+_ABANDONED_S = 10.0
+
+
+class StreamChanged(Exception):
+    """The stream has not what it had: the log must be compared with it again."""
+
+
+class _Broken(Exception):
+    """The consumer must be made anew."""
+
+
+class Subscriber:
+    """``deliver`` is awaited with each batch, of one epoch; the next one comes when it returns."""
+
+    def __init__(self, store: Store, after: int, deliver: Callable[[Delivered], Awaitable[None]]) -> None:
+        self._store = store
+        self._after = after
+        self._deliver = deliver
+        self._left: list[Msg] = []
+
+    async def run(self) -> None:
+        """Follow the stream, for ever, over whatever breaks."""
+        while True:
+            try:
+                await self._follow()
+            except (_Broken, *UNREACHABLE) as error:
+                logger.info("The stream is taken up again after message %d: %s", self._after, told(error))
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _follow(self) -> None:
+        client, inbox = self._store.client, self._store.client.new_inbox()
+        subscription = await client.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
+        self._left = []
+        try:
+            consumer = ConsumerConfig(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                opt_start_seq=self._after + 1,
+                deliver_subject=inbox,
+                ack_policy=AckPolicy.NONE,
+                max_deliver=1,
+                flow_control=True,
+                idle_heartbeat=_BEAT_S,
+                inactive_threshold=_ABANDONED_S,
+                mem_storage=True,
+                num_replicas=1,
+            )
+            await self._store.js.add_consumer(self._store.stream, consumer)  # pyright: ignore[reportUnknownMemberType]
+            while True:
+                batch = await self._batch(subscription)
+                await self._deliver(batch)
+                self._after = batch.first + len(batch.entries) - 1
+        finally:
+            with contextlib.suppress(*UNREACHABLE):
+                await subscription.unsubscribe()
+
+    async def _batch(self, subscription: Subscription) -> Delivered:
+        """What has come: at least one message, all of one epoch."""
+        batch = self._left
+        self._left = []
+        size = 0
+        while not batch or (subscription.pending_msgs and len(batch) < MAX_MESSAGES and size < MAX_BYTES):
+            message = await subscription.next_msg(timeout=_SILENCE_S)
+            if await self._is_of_the_server(message):
+                continue
+            self._check_place(message, self._after + len(batch) + 1)
+            if batch and message.subject != batch[0].subject:
+                self._left = [message]
+                break
+            batch.append(message)
+            size += len(message.data)
+        entries = [message.data for message in batch]
+        return Delivered(epoch_of(batch[0].subject), self._after + 1, entries)
+
+    async def _is_of_the_server(self, message: Msg) -> bool:
+        """Heart-beats, and questions whether we keep up, which are answered."""
+        headers = message.headers or {}
+        if "Status" not in headers:
+            return False
+        answer_to = message.reply or headers.get("Nats-Consumer-Stalled", "")
+        if answer_to:
+            await self._store.client.publish(answer_to)
+        return True
+
+    def _check_place(self, message: Msg, due: int) -> None:
+        index = message.metadata.sequence.stream
+        if index > due:
+            raise _Broken(f"message {index} came where {due} is due")
+        if index < due:
+            raise StreamChanged(
+                f"The NATS stream {self._store.stream} has begun anew at message {index}, where {due} is due."
+            )

@@ -1,0 +1,184 @@
+"""The state machine of a log whose order a stream outside gives, as `core` is that of the mesh's.
+
+- The stream is the log. A decision counts once the stream has it, and gets its index there; every node, the
+  master too, appends what the stream delivers. So nothing that may yet be refused is ever in a node's log.
+- Who holds the lease leads, in an epoch of its own, once its log has come to where the stream ended when the
+  lease was granted. What it publishes says which index it is for, and is refused where the stream has gone
+  on: then another has written, or a message was lost. Either way the master gives up its office.
+- A log may know more than the stream: its node was alone before, or the stream was lost. While the stream
+  ends before that, who holds the lease publishes the rest before it leads. Where the stream goes on
+  otherwise, the rest goes to a rejected branch.
+
+Messages of an epoch name the message of the same epoch that they follow. The index alone would not do: of two
+that a deposed master sent, the first may be refused and the second then be for the right index.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from actors.ordering import interface as io
+from actors.ordering.epochs import Epoch
+from events.replication import decode_entry
+
+MAX_ENTRIES = 500
+"""Entries that a log offers to the stream at a time."""
+
+_OVERTAKEN = "The cluster's stream went on without these decisions."
+
+
+class StreamedLog(Protocol):
+    """The node's durable log, which follows the stream."""
+
+    def last(self) -> tuple[Epoch, int]:
+        """Epoch and index of the last entry; `NO_EPOCH` and 0 where the log is empty."""
+        ...
+
+    def entries(self, after: int, limit: int) -> list[bytes]:
+        """At most ``limit`` entries from index ``after + 1`` on."""
+        ...
+
+    def hash_at(self, index: int) -> str:
+        """What the entry at ``index`` has in no other history."""
+        ...
+
+
+class Delivered(NamedTuple):
+    """The stream's messages from index ``first`` on, all published in ``epoch``."""
+
+    epoch: Epoch
+    first: int
+    entries: list[bytes]
+
+
+class Granted(NamedTuple):
+    """The lease is this node's. ``term`` is greater than any before; the stream then ended at ``upto``."""
+
+    term: int
+    upto: int
+
+
+class Lost(NamedTuple):
+    """The lease of this term is lost, or what was published in it was refused or got no answer."""
+
+    term: int
+
+
+class Holder(NamedTuple):
+    """Another node holds the lease; ``node_id`` is empty where nobody does or it can't be known."""
+
+    node_id: str
+
+
+Input = Delivered | Granted | Lost | Holder
+
+
+class Publish(NamedTuple):
+    """Publish entries for the indexes from ``first`` on, in this order, unless the term is over."""
+
+    term: int
+    epoch: Epoch
+    first: int
+    entries: list[bytes]
+
+
+class Resign(NamedTuple):
+    """Give the lease of this term back, and publish nothing more in it."""
+
+    term: int
+
+
+Effect = io.Lead | io.Follow | io.Masterless | io.Append | io.Rewind | Publish | Resign
+"""To be carried out in their order, all of them before the next input."""
+
+
+class Leased:
+    """One node's part. ``common`` is the index up to which the log is known to be the stream's."""
+
+    def __init__(self, me: io.Member, log: StreamedLog, common: int) -> None:
+        self._me = me
+        self._log = log
+        epoch, self._index = log.last()
+        self._n = epoch.n
+        self._common = common
+        self._grant: Granted | None = None
+        self._epoch: Epoch | None = None
+        self._leads = False
+        self._offered = 0
+        self._leader = ""
+        self._effects: list[Effect] = []
+
+    def handle(self, event: Input) -> list[Effect]:
+        """What follows from an input. The log must be as the effects before left it."""
+        self._effects = []
+        match event:
+            case Delivered():
+                self._delivered(event)
+            case Granted():
+                self._learn("")
+                self._grant, self._epoch, self._offered = event, None, 0
+            case Lost(term):
+                if self._grant is not None and self._grant.term == term:
+                    self._step_down()
+            case Holder(node_id):
+                if self._grant is None:
+                    self._learn(node_id)
+        self._review()
+        return self._effects
+
+    def publication(self, first: int, entries: list[bytes]) -> Publish:
+        """The master's decisions for the indexes from ``first`` on. Only while it leads."""
+        if self._grant is None or self._epoch is None or not self._leads:
+            raise RuntimeError("Only who leads may publish.")
+        return Publish(self._grant.term, self._epoch, first, entries)
+
+    def _delivered(self, event: Delivered) -> None:
+        if event.first > self._common + 1:
+            raise ValueError(f"Message {event.first} of the stream came where {self._common + 1} is due.")
+        self._n = max(self._n, event.epoch.n)
+        if self._grant is not None and self._epoch is not None and event.epoch != self._epoch:
+            self._effects.append(Resign(self._grant.term))
+            self._step_down()
+        fresh = self._unmatched(event.entries[self._common + 1 - event.first :])
+        if not fresh:
+            return
+        if self._common < self._index:
+            self._effects.append(io.Rewind(self._common, event.epoch, _OVERTAKEN, fresh))
+        else:
+            self._effects.append(io.Append(fresh))
+        self._common = self._index = self._common + len(fresh)
+
+    def _unmatched(self, entries: list[bytes]) -> list[bytes]:
+        """Those after the first ones that the log has just so."""
+        for position, entry in enumerate(entries):
+            due = self._common + 1
+            if due > self._index or decode_entry(entry).hash != self._log.hash_at(due):
+                return entries[position:]
+            self._common = due
+        return []
+
+    def _review(self) -> None:
+        """Take office, once the log and the stream are the same."""
+        grant = self._grant
+        if grant is None or self._leads or self._common < grant.upto:
+            return
+        if self._epoch is None:
+            self._epoch = Epoch(max(grant.term, self._n + 1), self._me.node_id, self._me.incarnation)
+        if self._common == self._index:
+            self._leads = True
+            self._effects.append(io.Lead(self._epoch))
+        elif self._offered <= self._common:
+            entries = self._log.entries(self._common, MAX_ENTRIES)
+            self._offered = self._common + len(entries)
+            self._effects.append(Publish(grant.term, self._epoch, self._common + 1, entries))
+
+    def _step_down(self) -> None:
+        if self._leads:
+            self._effects.append(io.Masterless())
+        self._grant, self._epoch, self._leads = None, None, False
+
+    def _learn(self, leader: str) -> None:
+        if leader == self._leader:
+            return
+        self._leader = leader
+        self._effects.append(io.Follow(leader, Epoch(self._n, leader, "")) if leader else io.Masterless())
