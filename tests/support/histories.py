@@ -83,6 +83,26 @@ class History:
                 self._fold(draft)
                 return draft
 
+    def end(self) -> Iterator[Draft]:
+        """Delete all instances and stop all nodes, so that nothing of it asks for anything any more."""
+        for instance_id in list(self.state.instances):
+            yield self._must(cmd.DeleteInstance(command_id=f"end-{instance_id}", instance_id=instance_id))
+        for node in list(self.state.nodes.values()):
+            stopping = cmd.ReportNodeStopping(
+                command_id=f"end-{node.node_id}",
+                origin=node.node_id,
+                incarnation=node.incarnation,
+                reason="SIGTERM",
+                policy=POLICY,
+            )
+            yield self._must(stopping)
+
+    def _must(self, command: Command) -> Draft:
+        draft = self._decide(command)
+        assert draft is not None
+        self._fold(draft)
+        return draft
+
     def _decide(self, command: Command) -> Draft | None:
         epoch = self.state.epoch + isinstance(command, cmd.StartEpoch)
         seed = f"seed-{self._steps}-{self._random.getrandbits(32)}"
