@@ -24,7 +24,7 @@ from events import catalogue as ev
 from events import commands as cmd
 from events import status
 from events.base import Command, Event
-from events.values import Cause, ModelSource, PlacementSettings
+from events.values import Cause, LinkReading, ModelSource, PlacementSettings
 
 NODES = (NODE, "node-b")
 MODELS = st.sampled_from([card.model_id for card in CARDS])
@@ -102,6 +102,49 @@ class Commands(RuleBasedStateMachine):
             )
         )
 
+    @rule(node_id=st.sampled_from(NODES), run=RUNS)
+    def node_is_lost(self, node_id: str, run: int) -> None:
+        self._send(
+            cmd.ReportNodeLost(
+                command_id=self._id(),
+                origin=NODE,
+                node_id=node_id,
+                incarnation=f"run-{run}",
+                cause=FAILURES[0].cause,
+                policy=POLICY,
+            )
+        )
+
+    @rule(node_id=st.sampled_from(NODES), reached=st.booleans(), latency=st.sampled_from([1e-4, 1e-3, 0.1]))
+    def links(self, node_id: str, reached: bool, latency: float) -> None:
+        others = [other for other in NODES if other != node_id and reached]
+        links = [LinkReading(node_id=other, latency_s=latency, bandwidth=1e8) for other in others]
+        self._send(cmd.ReportLinks(command_id=self._id(), origin=node_id, links=links))
+
+    @rule(back=st.integers(1, 10))
+    def a_lost_runner_is_offered(self, back: int) -> None:
+        """As its worker does: a runner of one rank that was ready, and that the state has forgotten."""
+        state = self.cluster.state
+        ready = {e.instance_id for e in self.cluster.history if isinstance(e, ev.InstanceReady)}
+        lost = [
+            event
+            for event in self.cluster.history
+            if isinstance(event, ev.InstancePlaced)
+            and event.instance_id in ready
+            and len(event.placement.ranks) == 1
+            and event.placement.ranks[0].runner_id not in state.runners
+        ]
+        if lost:
+            placed = lost[-min(back, len(lost))]
+            self._send(
+                cmd.ReportAdoptable(
+                    command_id=self._id(),
+                    origin=placed.placement.ranks[0].node_id,
+                    instance_id=placed.instance_id,
+                    placement=placed.placement,
+                )
+            )
+
     @rule(node_id=st.sampled_from(NODES), gib=st.sampled_from([0, 8, 15, 16]), disk=st.integers(0, 9))
     def reading(self, node_id: str, gib: int, disk: int) -> None:
         self._send(
@@ -143,9 +186,9 @@ class Commands(RuleBasedStateMachine):
             )
         )
 
-    @rule(target=instances, model_id=MODELS, batch=st.integers(0, 9))
-    def place(self, model_id: str, batch: int) -> object:
-        wanted = PlacementSettings(context=512, batch=batch)
+    @rule(target=instances, model_id=MODELS, batch=st.integers(0, 9), ranks=st.sampled_from([0, 0, 2, 3]))
+    def place(self, model_id: str, batch: int, ranks: int) -> object:
+        wanted = PlacementSettings(context=512, batch=batch, ranks=ranks)
         events = self._send(cmd.PlaceInstance(command_id=self._id(), model_id=model_id, settings=wanted))
         return events[0].subject if events else multiple()
 
@@ -172,7 +215,8 @@ class Commands(RuleBasedStateMachine):
     @rule(target=runners, instance_id=instances)
     def the_runner(self, instance_id: str) -> object:
         instance = self.cluster.state.instances.get(instance_id)
-        return self.cluster.runner_of(instance_id) if instance and instance.placement else multiple()
+        placement = instance.placement if instance else None
+        return multiple(*(rank.runner_id for rank in placement.ranks)) if placement else multiple()
 
     @rule(target=runners, instance_id=instances)
     def comes_up(self, instance_id: str) -> object:
@@ -181,10 +225,11 @@ class Commands(RuleBasedStateMachine):
         instance = self.cluster.state.instances.get(instance_id)
         if instance is None or instance.placement is None:
             return multiple()
-        runner_id = self.cluster.runner_of(instance_id)
-        for reported in LIFE:
-            self.runner(runner_id, reported)
-        return runner_id
+        runner_ids = [rank.runner_id for rank in instance.placement.ranks]
+        for runner_id in runner_ids:
+            for reported in LIFE:
+                self.runner(runner_id, reported)
+        return multiple(*runner_ids)
 
     @rule(target=tasks, count=st.integers(1, 3), max_tokens=st.sampled_from([0, 8, 512]))
     def create(self, count: int, max_tokens: int) -> object:
@@ -251,12 +296,12 @@ class Commands(RuleBasedStateMachine):
                 case "failed":
                     assert instance.cause is not None
                 case _:
-                    ready = instance.status == "ready"
-                    for runner in state.instance_runners(instance):
+                    runners = state.instance_runners(instance)
+                    for runner in runners:
                         assert state.nodes[runner.node_id].up
                         assert not isinstance(runner.status, status.Failed | status.Shutdown)
-                        if not isinstance(runner.status, status.ShuttingDown):
-                            assert ready == isinstance(runner.status, status.Ready)
+                    if not any(isinstance(runner.status, status.ShuttingDown) for runner in runners):
+                        assert (instance.status == "ready") == state.all_ready(instance)
 
     @invariant()
     def a_task_is_with_a_ready_instance(self) -> None:
