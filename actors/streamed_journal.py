@@ -32,7 +32,7 @@ class StreamedJournal(Journal):
     ) -> None:
         super().__init__(me, paths, feed)
         self._stream = connect()
-        self._end = EMPTY
+        self._ahead = EMPTY
         self._proposed: dict[str, Deferred[Committed]] = {}
         self._flushes: list[Deferred[int]] = []
 
@@ -101,17 +101,17 @@ class StreamedJournal(Journal):
         """Publish what waits."""
         if not self._waiting:
             return
-        self._check_order(self._end.seq)
+        self._check_order(self._ahead.seq)
         self._check_new([append.draft.command_id for append in self._waiting])
-        entries, end = propose([append.draft for append in self._waiting], self._end)
+        entries, end = propose([append.draft for append in self._waiting], self._ahead)
         largest = max(map(len, entries))
         if largest > self._stream.max_entry:
             raise JournalFailed(
                 f"A decision of {largest} bytes is larger than what the NATS servers take: raise their "
                 "max_payload."
             )
-        self._stream.publish(self._leased.publication(self._end.decision_id + 1, entries))
-        self._end = end
+        self._stream.publish(self._leased.publication(self._ahead.decision_id + 1, entries))
+        self._ahead = end
         self._proposed |= {append.draft.command_id: append.reply for append in self._waiting}
         self._waiting.clear()
 
@@ -144,7 +144,7 @@ class StreamedJournal(Journal):
             self._flushes.clear()
 
     def _take_role(self, role: Role) -> None:
-        self._end = self._log.tail
+        self._ahead = self._log.tail
         if not isinstance(role, Lead):
             self._give_up(Stopped("the master", "leads no longer"))
         super()._take_role(role)
