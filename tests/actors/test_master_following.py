@@ -1,0 +1,245 @@
+"""A master that does not lead: commands go to the one that does, and are answered once, by the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import NODE, POLICY
+
+from actors.actor import Actor, spawn
+from actors.address import Address
+from actors.clock import ManualClock
+from actors.deferred import Deferred
+from actors.journal import Branch, Follow, Listen, Masterless, Role, Standing
+from actors.master import PATIENCE_S, RESEND_S, Master
+from actors.refusal import Rejected, Stopped
+from actors.remote import decode_command, encode_answer
+from actors.replica import Paths
+from actors.router import Forward
+from actors.system import ActorSystem
+from events import commands as cmd
+from events.base import Command
+from events.commands import Facts
+from events.drivers import STDLIB
+from events.feed import CommitFeed
+from events.log import EventLog
+from events.record import Committed, Draft
+from events.values import Cause
+
+LEADER, OTHER = "node-l", "node-m"
+REFUSAL = Cause(code="not_failed", message="There is nothing to retry.")
+
+
+class Journal(Actor):
+    """Says who leads."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__()
+        self._role = role
+        self.say: Callable[[Any], object] = lambda message: None
+
+    def receive(self, message: Listen) -> Standing:
+        self.say = message.listener
+        return Standing(self._role, frozenset({LEADER, OTHER}))
+
+
+class Router(Actor):
+    """Keeps what is to be sent; the test answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[Forward, Deferred[bytes]]] = []
+
+    def receive(self, message: Forward | None) -> Deferred[bytes] | None:
+        if message is None:
+            return None
+        answer = Deferred[bytes]()
+        self.sent.append((message, answer))
+        return answer
+
+    def commands(self, node_id: str = LEADER) -> list[Command]:
+        return [decode_command(sent.payload) for sent, _ in self.sent if sent.node_id == node_id]
+
+    def answer(self, committed: object = None, error: BaseException | None = None) -> None:
+        """What the leader says to the newest."""
+        self.sent[-1][1].resolve(encode_answer(committed, error))
+
+
+@dataclass
+class Follower:
+    """The master under test, and everything around it."""
+
+    master: Address
+    journal: Journal
+    router: Router
+    clock: ManualClock
+    log: EventLog
+    feed: CommitFeed
+
+    def ask(self, command: Command) -> Deferred[Any]:
+        """Ask; back once the master has it."""
+        answer = self.master.ask_future(command)
+        self.settle()
+        return answer
+
+    def settle(self) -> None:
+        """Wait until all messages so far are handled. A command that is known already tells so at once."""
+        with pytest.raises(Rejected):
+            self.master.ask(cmd.DeleteInstance(command_id="known", instance_id="another"), 20)
+        self.router.address.ask(None, 20)
+
+    def arrives(self, command: Command, *, rejection: Cause | None = None) -> Committed:
+        """The leader's decision comes with the log."""
+        facts = Facts(now=1.0, seed="s", epoch=1, node_id=LEADER)
+        draft = Draft(
+            command=command, facts=facts, decider="cluster", decider_version=1, events=[], rejection=rejection
+        )
+        (committed,) = self.log.append([draft])
+        self.feed.publish([committed])
+        return committed
+
+    def leads(self, role: Role) -> None:
+        self.journal.say(role)
+        self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.settle()
+
+
+@pytest.fixture
+def follower(tmp_path: Path, clock: ManualClock, system: ActorSystem) -> Iterator[Follower]:
+    log = EventLog.open(tmp_path / "log.db")
+    paths = Paths(tmp_path / "log.db", tmp_path / "snapshots", STDLIB)
+    feed = CommitFeed(paths.log)
+    journal, router = Journal(Follow(LEADER)), Router()
+    addresses = spawn(journal, "journal", system), spawn(router, "router", system)
+    master = Master(NODE, "run-1", *addresses, paths, feed, POLICY)
+    follower = Follower(Address("master"), journal, router, clock, log, feed)
+    follower.arrives(cmd.DeleteInstance(command_id="known", instance_id="instance-0"))
+    master.launch(follower.master, system)
+    master.wait_started(10)
+    yield follower
+    master.stop()
+    follower.master.join(10)
+    log.close()
+
+
+def retry(command_id: str = "retry-1", instance_id: str = "instance-1") -> cmd.RetryInstance:
+    return cmd.RetryInstance(command_id=command_id, instance_id=instance_id, by="a user")
+
+
+def test_a_command_goes_to_the_leader_and_its_answer_comes_with_the_log(follower: Follower) -> None:
+    answer = follower.ask(retry())
+    assert follower.router.commands() == [retry()]
+    follower.router.answer(object())
+    follower.settle()
+    assert not answer.done, "committed there is not yet here"
+    decision = follower.arrives(retry())
+    assert answer.get(timeout=10) == decision
+
+
+def test_the_log_may_be_quicker_than_the_leaders_word(follower: Follower) -> None:
+    answer = follower.ask(retry())
+    decision = follower.arrives(retry())
+    assert answer.get(timeout=10) == decision
+    follower.router.answer(object())
+    follower.pass_time(2 * RESEND_S)
+    assert len(follower.router.sent) == 1
+
+
+def test_a_refusal_comes_either_way(follower: Follower) -> None:
+    first = follower.ask(retry("retry-1"))
+    follower.arrives(retry("retry-1"), rejection=REFUSAL)
+    second = follower.ask(retry("retry-2"))
+    follower.router.answer(error=Rejected(REFUSAL))
+    for answer in (first, second):
+        with pytest.raises(Rejected) as refused:
+            answer.get(timeout=10)
+        assert refused.value.cause == REFUSAL
+
+
+def test_a_report_that_changes_nothing_is_answered(follower: Follower) -> None:
+    answer = follower.ask(cmd.ReportModelGone(command_id="gone", origin=NODE, model_id="unheard-of"))
+    follower.router.answer(None)
+    assert answer.get(timeout=10) is None
+
+
+def test_what_the_log_has_already_is_not_passed_on(follower: Follower) -> None:
+    decision = follower.arrives(retry())
+    assert follower.master.ask(retry(), 10) == decision
+    assert follower.router.sent == []
+
+
+def test_what_is_asked_twice_goes_once_and_both_are_answered(follower: Follower) -> None:
+    answers = [follower.ask(retry()) for _ in range(3)]
+    assert len(follower.router.sent) == 1
+    with pytest.raises(Rejected, match="being decided"):
+        follower.master.ask(retry(instance_id="instance-2"), 10)
+    decision = follower.arrives(retry())
+    assert [answer.get(timeout=10) for answer in answers] == [decision] * 3
+
+
+@pytest.mark.parametrize("error", [Stopped("the master"), OSError("a bug")])
+def test_what_the_leader_could_not_take_is_sent_again(follower: Follower, error: Exception) -> None:
+    answer = follower.ask(retry())
+    follower.router.answer(error=error)
+    follower.pass_time(RESEND_S)
+    assert follower.router.commands() == [retry(), retry()]
+    follower.arrives(retry())
+    assert answer.get(timeout=10).command == retry()
+    follower.pass_time(5 * RESEND_S)
+    assert len(follower.router.sent) == 2
+
+
+def test_a_broken_link_is_no_answer(follower: Follower) -> None:
+    answer = follower.ask(retry())
+    follower.router.sent[-1][1].fail(ConnectionError("the link broke"))
+    follower.pass_time(RESEND_S)
+    assert not answer.done
+    assert follower.router.commands() == [retry(), retry()]
+
+
+def test_a_new_leader_gets_at_once_what_the_old_one_owes(follower: Follower) -> None:
+    answers = [follower.ask(retry(f"retry-{n}")) for n in range(3)]
+    follower.router.answer(object())
+    follower.leads(Masterless())
+    assert len(follower.router.sent) == 3
+    follower.leads(Follow(OTHER))
+    assert follower.router.commands(OTHER) == [retry(f"retry-{n}") for n in range(3)]
+    decisions = [follower.arrives(retry(f"retry-{n}")) for n in range(3)]
+    assert [answer.get(timeout=10) for answer in answers] == decisions
+
+
+def test_without_a_leader_a_command_waits_for_one(follower: Follower) -> None:
+    follower.leads(Masterless())
+    answer = follower.ask(retry())
+    follower.pass_time(PATIENCE_S - 2 * RESEND_S)
+    assert follower.router.sent == []
+    assert not answer.done
+    follower.leads(Follow(OTHER))
+    assert follower.router.commands(OTHER) == [retry()]
+
+
+def test_it_does_not_wait_for_ever(follower: Follower) -> None:
+    follower.leads(Masterless())
+    answer = follower.ask(retry())
+    follower.pass_time(PATIENCE_S + RESEND_S)
+    with pytest.raises(Stopped, match="no master that answers"):
+        answer.get(timeout=10)
+    follower.leads(Follow(OTHER))
+    assert follower.router.sent == []
+
+
+def test_what_its_side_gave_up_is_told_to_the_leader(follower: Follower) -> None:
+    lost = follower.arrives(retry())
+    follower.journal.say(Branch(4, "3/node-l/run-1", "it has more followers", [lost]))
+    follower.settle()
+    (report,) = follower.router.commands()
+    assert isinstance(report, cmd.ReportBranch)
+    assert (report.origin, report.fork, report.command_ids) == (NODE, 4, ["retry-1"])
+    assert (report.winner, report.reason) == ("3/node-l/run-1", "it has more followers")
