@@ -22,7 +22,8 @@ from actors.actor import Actor, spawn
 from actors.address import Address
 from actors.clock import ManualClock
 from actors.deferred import Deferred
-from actors.journal import Append, Flush, Journal
+from actors.journal import Append, Flush, Journal, PeerDown
+from actors.mailbox import Mailbox
 from actors.master import Master
 from actors.ordering.interface import Member
 from actors.refusal import MailboxFull, Rejected, Stopped
@@ -244,6 +245,24 @@ def test_a_stale_decision_never_gets_into_the_log(core: Core) -> None:
         reply.get(timeout=20)
     assert persist(core, _cancel(2))
     assert core.decided("cancel-1") is None
+
+
+def test_a_decision_is_committed_when_what_came_with_it_was_no_decision(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as another node's word, which arrives while the decision is taken up."""
+    empty, looked = Mailbox.empty, threading.Event()
+
+    def full_once(mailbox: Mailbox) -> bool:
+        first = not looked.is_set()
+        looked.set()
+        return not first and empty(mailbox)
+
+    monkeypatch.setattr(Mailbox, "empty", full_once)
+    answer = core.master.ask_future(describe(1))
+    assert looked.wait(20)
+    core.journal.tell_system(PeerDown("node-z", "its word came at the same time"))
+    assert answer.get(timeout=20) == core.decided("describe-1")
 
 
 def test_what_no_log_can_hold_is_refused_and_harms_nobody(core: Core) -> None:
