@@ -64,15 +64,19 @@ class Lan:
     def together(self, *nodes: ServedNode, timeout: float = 60) -> None:
         """Wait until these nodes, and no others, see each other up, with one master and one log."""
 
-        def agreed() -> bool:
-            views = [view for node in nodes if (view := state(node)) is not None]
-            if len(views) < len(nodes):
-                return False
-            up = {tuple(sorted(n["name"] for n in view["nodes"].values() if n["up"])) for view in views}
-            heads = {(view["seq"], view["epoch"], view["master"]) for view in views}
-            return len(up) == 1 and len(up.pop()) == len(nodes) and len(heads) == 1
+        def seen() -> list[tuple[object, ...]]:
+            views = [state(node) or {"nodes": {}} for node in nodes]
+            return [(*(view.get(name) for name in ("seq", "epoch", "master")), _up(view)) for view in views]
 
-        eventually(agreed, timeout, lambda: "\n".join(node.output() for node in nodes))
+        def agreed() -> bool:
+            first, *others = seen()
+            return all(other == first for other in others) and first[-1] == sorted(names)
+
+        def explained() -> str:
+            return "\n".join([*map(str, seen()), *(node.output() for node in nodes)])
+
+        names = [f"n{self.number(node)}" for node in nodes]
+        eventually(agreed, timeout, explained)
 
     def number(self, node: ServedNode) -> int:
         """The number of the node's machine, from 1."""
@@ -84,6 +88,10 @@ class Lan:
     def master(self, seen_by: ServedNode) -> ServedNode:
         leader = seen_by.get("/state")["master"]
         return next(node for node in self.nodes if self.node_id(node) == leader)
+
+
+def _up(view: dict[str, Any]) -> list[str]:
+    return sorted(node["name"] for node in view["nodes"].values() if node["up"])
 
 
 def state(node: ServedNode) -> dict[str, Any] | None:
