@@ -110,7 +110,7 @@ class StreamedJournal(Journal):
                 f"A decision of {largest} bytes is larger than what the NATS servers take: raise their "
                 "max_payload."
             )
-        self._stream.publish(self._leased.publication(self._ahead.decision_id + 1, entries))
+        self._stream.publish(self._leased.publication(entries))
         self._ahead = end
         self._proposed |= {append.draft.command_id: append.reply for append in self._waiting}
         self._waiting.clear()

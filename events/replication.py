@@ -99,6 +99,19 @@ def encode_entry(after: Tail, decision: Sequence[object], own_hash: str, events:
     return _encode((after.decision_hash, after.event_hash, decision, own_hash, parts))
 
 
+class Place(NamedTuple):
+    """A decision's id, and its chain hash, which it has in no other history."""
+
+    decision_id: int
+    hash: str
+
+
+def place_of(data: bytes) -> Place:
+    """Where an entry belongs. Raises `EntriesRefused` for other bytes."""
+    entry = decode_entry(data)
+    return Place(entry.decision.decision_id, entry.hash)
+
+
 class Arrived:
     """Entries checked to follow a log's ``tail``: their rows, and what they say.
 

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.deferred import Deferred
 from actors.jetstream.lease import Lease
+from actors.jetstream.messages import decode
 from actors.jetstream.publisher import Publisher
 from actors.jetstream.store import Store, open_store
 from actors.jetstream.subscriber import Subscriber
 from actors.net.nats import NatsSettings, connect
+from actors.net.transport import TransportError
 from actors.ordering.interface import Member
-from actors.ordering.leased import Delivered, Granted, Input, Lost, Publish
-from events.replication import decode_entry
+from actors.ordering.leased import Common, Delivered, Granted, Input, Lost, Publish
+from events.replication import place_of
 
 logger = logging.getLogger("cuebook.jetstream")
 
@@ -47,6 +49,10 @@ class LocalLog(Protocol):
         ...
 
 
+OpenLog = Callable[[], LocalLog]
+Post = Callable[[Input | Failed], None]
+
+
 class JetStream:
     """Posts `leased.Input` and `Failed` to the journal, which carries out what the state machine wants.
 
@@ -64,12 +70,14 @@ class JetStream:
         self.max_entry = 0
         """Bytes of the largest entry that the servers take."""
 
-    def start(self, me: Member, log: Callable[[], LocalLog], post: Callable[[Input | Failed], None]) -> int:
-        """Connect and begin. Returns up to which index the log is the stream's; what follows is delivered.
+    def start(
+        self, me: Member, log: Callable[[], LocalLog], post: Callable[[Input | Failed], None]
+    ) -> Common:
+        """Connect and begin. Returns where log and stream part; the stream from there on is delivered.
 
         ``log`` opens the log on this client's thread. Raises `TransportError`.
         """
-        common: Deferred[int] = Deferred()
+        common: Deferred[Common] = Deferred()
         self._thread = threading.Thread(
             target=self._run, args=(me, log, post, common), name="jetstream", daemon=True
         )
@@ -104,9 +112,9 @@ class JetStream:
     def _run(
         self,
         me: Member,
-        log: Callable[[], LocalLog],
-        post: Callable[[Input | Failed], None],
-        common: Deferred[int],
+        log: OpenLog,
+        post: Post,
+        common: Deferred[Common],
     ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
@@ -118,9 +126,9 @@ class JetStream:
     async def _live(
         self,
         me: Member,
-        log: Callable[[], LocalLog],
-        post: Callable[[Input | Failed], None],
-        common: Deferred[int],
+        log: OpenLog,
+        post: Post,
+        common: Deferred[Common],
     ) -> None:
         client = await connect(self._settings)
         try:
@@ -136,9 +144,9 @@ class JetStream:
         self,
         store: Store,
         me: Member,
-        post: Callable[[Input | Failed], None],
-        found: int,
-        common: Deferred[int],
+        post: Post,
+        found: Common,
+        common: Deferred[Common],
     ) -> None:
         async def deliver(batch: Delivered) -> None:
             self._taken.clear()
@@ -147,16 +155,20 @@ class JetStream:
 
         def tell(event: Input) -> None:
             if isinstance(event, Granted):
-                publisher.begin(event.term)
+                publisher.begin(event)
             elif isinstance(event, Lost):
                 publisher.end()
             post(event)
 
         lease = self._lease = Lease(store, me, tell)
-        publisher = self._publisher = Publisher(store, lambda _: lease.give_up(lease.term))
-        await publisher.start()
+        publisher = self._publisher = Publisher(store, lambda: lease.give_up(lease.term))
         common.resolve(found)
-        work = [lease.run(), publisher.run(), Subscriber(store, found, deliver).run(), self._ended.wait()]
+        work = [
+            lease.run(),
+            publisher.run(),
+            Subscriber(store, found.number, deliver).run(),
+            self._ended.wait(),
+        ]
         tasks = [asyncio.ensure_future(each) for each in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -167,20 +179,26 @@ class JetStream:
             task.result()
 
 
-async def _common(store: Store, log: LocalLog) -> int:
-    """The last index at which log and stream are the same.
+async def _common(store: Store, log: LocalLog) -> Common:
+    """Where log and stream part.
 
     Entries are chained: where two are the same, so is all before them. So halving finds it.
     """
-    stream = (await store.js.stream_info(store.stream)).state.last_seq
-    low, last = log.bounds()
-    high = min(stream, last)
-    middle = high  # most often the answer
+    begins, last = log.bounds()
+    low, high = 0, (await store.js.stream_info(store.stream)).state.last_seq
+    found, number = begins, high  # most often the last message is the answer
     while low < high:
-        message = await store.js.get_msg(store.stream, middle)
-        if message.data and decode_entry(message.data).hash == log.hash_at(middle):
-            low = middle
+        place = place_of(decode((await store.js.get_msg(store.stream, number)).data or b"")[-1])
+        if place.decision_id < begins or (
+            place.decision_id <= last and place.hash == log.hash_at(place.decision_id)
+        ):
+            low, found = number, max(begins, place.decision_id)
         else:
-            high = middle - 1
-        middle = (low + high + 1) // 2
-    return low
+            high = number - 1
+        number = (low + high + 1) // 2
+    if begins and not low:
+        raise TransportError(
+            f"This node's log lacks its past up to decision {begins}, and the NATS stream {store.stream} has "
+            "it not either: set log.db aside, or let the log fetch its past in its old cluster first."
+        )
+    return Common(found, low)

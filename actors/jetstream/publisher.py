@@ -1,107 +1,89 @@
-"""Publishing decisions: many under way at once, each for one place in the stream only."""
+"""Publishing decisions: one message at a time, each for one place in the stream only.
+
+What comes meanwhile goes together into the next message. More than one under way would not be safe with the
+index as the only fence: the first may be refused because another has written, and the second then be for the
+right place by its number and follow what is not there. Nor could a second fence help: servers refuse to
+check what follows a message of the same subject that they have yet to store.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 
-from nats.aio.msg import Msg
-
-from actors.jetstream.store import UNREACHABLE, Store
-from actors.jetstream.subjects import subject_of
-from actors.ordering.leased import Publish
+from actors.jetstream.messages import encode, subject_of
+from actors.jetstream.store import UNREACHABLE, Store, told
+from actors.ordering.leased import Granted, Publish
 
 logger = logging.getLogger("cuebook.jetstream")
 
 ANSWER_S = 2.5
-"""A publication without an answer for so long counts as lost; only the stream can tell."""
-_LOOK_S = 0.25
+"""A message without an answer for so long counts as lost; only the stream can tell."""
+MAX_BYTES = 256 * 1024
+"""Bytes in one message, unless a single decision has more."""
 
 
 class Publisher:
-    """``failed`` is called once where a publication of the current term fails, with the reason.
+    """``failed`` is called where a message is refused or gets no answer: its term must end."""
 
-    What was published in a term is void once its term ends or one of them has failed; answers to it are
-    passed over.
-    """
-
-    def __init__(self, store: Store, failed: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, failed: Callable[[], None]) -> None:
         self._store = store
         self._failed = failed
-        self._now = asyncio.get_running_loop().time
-        self._inbox = store.client.new_inbox()
         self._term = 0
-        self._published = 0
-        self._under_way: dict[int, float] = {}
-        self._queue: asyncio.Queue[Publish] = asyncio.Queue()
+        self._last = 0
+        self._waiting: list[Publish] = []
+        self._wake = asyncio.Event()
 
-    async def start(self) -> None:
-        """Be ready for answers."""
-        await self._store.client.subscribe(f"{self._inbox}.*.*", cb=self._answered)  # pyright: ignore[reportUnknownMemberType]
-
-    def begin(self, term: int) -> None:
-        """A new term begins."""
-        self._term, self._published = term, 0
-        self._under_way.clear()
+    def begin(self, grant: Granted) -> None:
+        """A term begins."""
+        self._term, self._last = grant.term, grant.upto
 
     def end(self) -> None:
-        """The term is over."""
+        """The term is over; what was published in it without an answer may still get into the stream."""
         self._term = 0
-        self._under_way.clear()
 
     def offer(self, batch: Publish) -> None:
         """Publish a batch behind those before it, while its term lasts."""
-        self._queue.put_nowait(batch)
+        self._waiting.append(batch)
+        self._wake.set()
 
     async def run(self) -> None:
-        """Publish what is offered, and look for what gets no answer; for ever."""
-        await asyncio.gather(self._publish_all(), self._watch())
-
-    async def _publish_all(self) -> None:
+        """Publish what is offered; for ever."""
         while True:
-            batch = await self._queue.get()
-            subject = subject_of(self._store.root, batch.epoch)
-            for index, entry in enumerate(batch.entries, batch.first):
-                if batch.term != self._term:
+            await self._wake.wait()
+            self._wake.clear()
+            offered, self._waiting = self._waiting, []
+            for term, subject, message in self._messages(offered):
+                if term != self._term or not await self._publish(term, subject, message):
                     break
-                await self._publish(subject, index, entry)
 
-    async def _publish(self, subject: str, index: int, entry: bytes) -> None:
-        headers = {
-            "Nats-Expected-Last-Sequence": str(index - 1),
-            "Nats-Expected-Last-Subject-Sequence": str(self._published),
-        }
-        self._under_way[index], self._published = self._now(), index
+    def _messages(self, offered: list[Publish]) -> list[tuple[int, str, bytes]]:
+        """As few messages as will hold the batches of the current term, in order."""
+        batches = [batch for batch in offered if batch.term == self._term]
+        if not batches:
+            return []
+        subject = subject_of(self._store.root, batches[0].epoch)
+        pages: list[list[bytes]] = [[]]
+        size = 0
+        for entry in (entry for batch in batches for entry in batch.entries):
+            if pages[-1] and size + len(entry) > MAX_BYTES:
+                pages.append([])
+                size = 0
+            pages[-1].append(entry)
+            size += len(entry)
+        return [(self._term, subject, encode(page)) for page in pages]
+
+    async def _publish(self, term: int, subject: str, message: bytes) -> bool:
+        headers = {"Nats-Expected-Last-Sequence": str(self._last)}
         try:
-            reply = f"{self._inbox}.{self._term}.{index}"
-            await self._store.client.publish(subject, entry, reply=reply, headers=headers)
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._store.js.publish(subject, message, ANSWER_S, headers=headers)
         except UNREACHABLE as error:
-            self._fail(str(error))
-
-    async def _answered(self, message: Msg) -> None:
-        term, index = map(int, message.subject.rsplit(".", 2)[1:])
-        if term != self._term:
-            return
-        if not message.data:
-            self._fail("the stream has no leader")  # nobody was there to take it
-            return
-        error = json.loads(message.data).get("error")
-        if error is None:
-            self._under_way.pop(index, None)
-        else:
-            self._fail(str(error.get("description")))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            oldest = next(iter(self._under_way.values()), None)
-            if oldest is not None and self._now() - oldest > ANSWER_S:
-                self._fail(f"no answer for {ANSWER_S:g} s")
-
-    def _fail(self, why: str) -> None:
-        if self._term:
-            self.end()
-            logger.warning("Publications of this term are void: %s", why)
-            self._failed(why)
+            if term == self._term:
+                logger.warning("What is under way in this term may be void: %s", told(error))
+                self.end()
+                self._failed()
+            return False
+        self._last = answer.seq
+        return True

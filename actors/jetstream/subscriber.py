@@ -11,14 +11,14 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from actors.jetstream.messages import decode, epoch_of
 from actors.jetstream.store import UNREACHABLE, Store, told
-from actors.jetstream.subjects import epoch_of
 from actors.ordering.leased import Delivered
 
 logger = logging.getLogger("cuebook.jetstream")
 
-MAX_MESSAGES = 500
 MAX_BYTES = 1024 * 1024
+"""Bytes that are delivered at a time, unless a single message has more."""
 _BEAT_S = 1.0
 _SILENCE_S = 3.2
 _PAUSE_S = 0.25
@@ -34,7 +34,10 @@ class _Broken(Exception):
 
 
 class Subscriber:
-    """``deliver`` is awaited with each batch, of one epoch; the next one comes when it returns."""
+    """``deliver`` is awaited with each batch, of one epoch; the next one comes when it returns.
+
+    The stream is followed from the message after number ``after`` on.
+    """
 
     def __init__(self, store: Store, after: int, deliver: Callable[[Delivered], Awaitable[None]]) -> None:
         self._store = store
@@ -72,7 +75,7 @@ class Subscriber:
             while True:
                 batch = await self._batch(subscription)
                 await self._deliver(batch)
-                self._after = batch.first + len(batch.entries) - 1
+                self._after = batch.upto
         finally:
             with contextlib.suppress(*UNREACHABLE):
                 await subscription.unsubscribe()
@@ -82,7 +85,7 @@ class Subscriber:
         batch = self._left
         self._left = []
         size = 0
-        while not batch or (subscription.pending_msgs and len(batch) < MAX_MESSAGES and size < MAX_BYTES):
+        while not batch or (subscription.pending_msgs and size < MAX_BYTES):
             message = await subscription.next_msg(timeout=_SILENCE_S)
             if await self._is_of_the_server(message):
                 continue
@@ -92,8 +95,8 @@ class Subscriber:
                 break
             batch.append(message)
             size += len(message.data)
-        entries = [message.data for message in batch]
-        return Delivered(epoch_of(batch[0].subject), self._after + 1, entries)
+        entries = [entry for message in batch for entry in decode(message.data)]
+        return Delivered(epoch_of(batch[0].subject), self._after + len(batch), entries)
 
     async def _is_of_the_server(self, message: Msg) -> bool:
         """Heart-beats, and questions whether we keep up, which are answered."""

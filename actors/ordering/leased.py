@@ -3,14 +3,14 @@
 - The stream is the log. A decision counts once the stream has it, and gets its index there; every node, the
   master too, appends what the stream delivers. So nothing that may yet be refused is ever in a node's log.
 - Who holds the lease leads, in an epoch of its own, once its log has come to where the stream ended when the
-  lease was granted. What it publishes says which index it is for, and is refused where the stream has gone
-  on: then another has written, or a message was lost. Either way the master gives up its office.
+  lease was granted. Each message that it publishes is for one place in the stream, and is refused where the
+  stream has gone on: then another has written. Whether it is refused or gets no answer, the master gives up
+  its office, and learns from the stream what became of it.
 - A log may know more than the stream: its node was alone before, or the stream was lost. While the stream
   ends before that, who holds the lease publishes the rest before it leads. Where the stream goes on
   otherwise, the rest goes to a rejected branch.
 
-Messages of an epoch name the message of the same epoch that they follow. The index alone would not do: of two
-that a deposed master sent, the first may be refused and the second then be for the right index.
+A message is several decisions in their order. Its number in the stream has nothing to do with their indexes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from actors.ordering import interface as io
 from actors.ordering.epochs import Epoch
-from events.replication import decode_entry
+from events.replication import place_of
 
 MAX_ENTRIES = 500
 """Entries that a log offers to the stream at a time."""
@@ -44,15 +44,15 @@ class StreamedLog(Protocol):
 
 
 class Delivered(NamedTuple):
-    """The stream's messages from index ``first`` on, all published in ``epoch``."""
+    """What the stream's next messages hold, up to number ``upto``, all published in ``epoch``."""
 
     epoch: Epoch
-    first: int
+    upto: int
     entries: list[bytes]
 
 
 class Granted(NamedTuple):
-    """The lease is this node's. ``term`` is greater than any before; the stream then ended at ``upto``."""
+    """The lease is this node's. ``term`` is greater than any before; message ``upto`` was the last then."""
 
     term: int
     upto: int
@@ -74,11 +74,10 @@ Input = Delivered | Granted | Lost | Holder
 
 
 class Publish(NamedTuple):
-    """Publish entries for the indexes from ``first`` on, in this order, unless the term is over."""
+    """Publish entries after all before, in this order, unless the term is over."""
 
     term: int
     epoch: Epoch
-    first: int
     entries: list[bytes]
 
 
@@ -92,15 +91,22 @@ Effect = io.Lead | io.Follow | io.Masterless | io.Append | io.Rewind | Publish |
 """To be carried out in their order, all of them before the next input."""
 
 
-class Leased:
-    """One node's part. ``common`` is the index up to which the log is known to be the stream's."""
+class Common(NamedTuple):
+    """The log is the stream's up to its entry ``last``, with which the stream's message ``number`` ends."""
 
-    def __init__(self, me: io.Member, log: StreamedLog, common: int) -> None:
+    last: int
+    number: int
+
+
+class Leased:
+    """One node's part. ``common`` is what is known of log and stream at the start."""
+
+    def __init__(self, me: io.Member, log: StreamedLog, common: Common) -> None:
         self._me = me
         self._log = log
         epoch, self._index = log.last()
         self._n = epoch.n
-        self._common = common
+        self._common, self._seen = common
         self._grant: Granted | None = None
         self._epoch: Epoch | None = None
         self._leads = False
@@ -126,20 +132,19 @@ class Leased:
         self._review()
         return self._effects
 
-    def publication(self, first: int, entries: list[bytes]) -> Publish:
-        """The master's decisions for the indexes from ``first`` on. Only while it leads."""
+    def publication(self, entries: list[bytes]) -> Publish:
+        """What the master decided. Only while it leads."""
         if self._grant is None or self._epoch is None or not self._leads:
             raise RuntimeError("Only who leads may publish.")
-        return Publish(self._grant.term, self._epoch, first, entries)
+        return Publish(self._grant.term, self._epoch, entries)
 
     def _delivered(self, event: Delivered) -> None:
-        if event.first > self._common + 1:
-            raise ValueError(f"Message {event.first} of the stream came where {self._common + 1} is due.")
+        self._seen = event.upto
         self._n = max(self._n, event.epoch.n)
         if self._grant is not None and self._epoch is not None and event.epoch != self._epoch:
             self._effects.append(Resign(self._grant.term))
             self._step_down()
-        fresh = self._unmatched(event.entries[self._common + 1 - event.first :])
+        fresh = self._unmatched(event.entries)
         if not fresh:
             return
         if self._common < self._index:
@@ -150,17 +155,19 @@ class Leased:
 
     def _unmatched(self, entries: list[bytes]) -> list[bytes]:
         """Those after the first ones that the log has just so."""
+        if self._common == self._index:
+            return entries
         for position, entry in enumerate(entries):
-            due = self._common + 1
-            if due > self._index or decode_entry(entry).hash != self._log.hash_at(due):
+            place = place_of(entry)
+            if place.decision_id > self._index or place.hash != self._log.hash_at(place.decision_id):
                 return entries[position:]
-            self._common = due
+            self._common = place.decision_id
         return []
 
     def _review(self) -> None:
         """Take office, once the log and the stream are the same."""
         grant = self._grant
-        if grant is None or self._leads or self._common < grant.upto:
+        if grant is None or self._leads or self._seen < grant.upto:
             return
         if self._epoch is None:
             self._epoch = Epoch(max(grant.term, self._n + 1), self._me.node_id, self._me.incarnation)
@@ -170,7 +177,7 @@ class Leased:
         elif self._offered <= self._common:
             entries = self._log.entries(self._common, MAX_ENTRIES)
             self._offered = self._common + len(entries)
-            self._effects.append(Publish(grant.term, self._epoch, self._common + 1, entries))
+            self._effects.append(Publish(grant.term, self._epoch, entries))
 
     def _step_down(self) -> None:
         if self._leads:

@@ -1,4 +1,4 @@
-"""A node's journal and master on NATS, alone in a process: `python -m support.streamed_node` and `StreamedNode`.
+"""A node's journal and master on NATS, in a process of their own: its code, and `StreamedNode`, which is it.
 
 On standard input it takes command ids, a line each, decides on them and says how: ``<id> decided <decision>
 <epoch>``, ``<id> failed <why>``. What else it says: ``role <role>`` and ``branch <fork> <command ids>``.
@@ -154,9 +154,13 @@ class StreamedNode:
         while open_ids:
             self.said = [line for line in self.said if line.split()[0] not in open_ids]
             self.ask(*open_ids)
-            eventually(lambda: all(self.answer(each) for each in open_ids), timeout)
+            eventually(partial(self._answered, open_ids), timeout)
             open_ids = [each for each in open_ids if self.answer(each)[0] == "failed"]
             assert time.monotonic() < deadline, self.said[-20:]
+
+    def _answered(self, command_ids: list[str]) -> bool:
+        answered = {line.split()[0] for line in self.said}
+        return answered.issuperset(command_ids)
 
     @property
     def roles(self) -> list[list[str]]:
