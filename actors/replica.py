@@ -51,6 +51,8 @@ def follow(
             rewinds = reader.rewinds()
             state = load_state(reader, paths.snapshots)
             after = reader.decision_id_at(state.seq)
+            if reader.rewinds() != rewinds:
+                continue  # the state may be of one history and the decision of another
         try:
             return state, feed.subscribe(after, deliver, on_rewind, rewinds)
         except LogIncomplete:

@@ -35,6 +35,7 @@ from actors.supervision import ChildSpec, Supervisor
 from actors.system import ActorSystem
 from events.commands import CancelTasks, Policy
 from events.drivers import STDLIB
+from events.errors import LogMissing
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.log import EventLog
@@ -97,6 +98,14 @@ class MiniNode:
     def decide(self, name: str) -> None:
         """A command that leaves a record and changes nothing."""
         self.master.ask(CancelTasks(command_id=name, task_ids=["none"], reason=""), 20)
+
+    def has_log(self) -> bool:
+        """False for a moment while the log is set aside."""
+        try:
+            self.paths.reader().close()
+        except LogMissing:
+            return False
+        return True
 
     def last(self) -> int:
         with self.paths.reader() as reader:
@@ -200,7 +209,8 @@ def test_a_fork_before_the_base_sets_the_log_aside_and_joins_again(start: Start,
     other.decide("first")
     given_base(tmp_path / "b", 210, 205)
     node = start("b")
-    eventually(lambda: same(other, node))
+    eventually((tmp_path / "b" / "aside-1.db").exists)
+    eventually(lambda: node.has_log() and same(other, node))
     node.decide("second")
     with LogReader.open(tmp_path / "b" / "aside-1.db") as aside:
         assert (aside.last_decision(), begins_after(tmp_path / "b" / "aside-1.db")) == (210, 205)
