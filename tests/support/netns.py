@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
 import shutil
@@ -12,6 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 _numbers = itertools.count(1)
+_cables = itertools.count()
+_CABLE_NET = int(ipaddress.ip_address("198.18.0.0"))
+_CABLES = 2**15
 
 
 def ip(*arguments: str) -> None:
@@ -56,15 +60,20 @@ class Switch:
         run("ip", "-n", name, "link", "set", "eth0", "up")
 
     def reach(self, number: int) -> str:
-        """A cable from the tests straight to a machine, beside the switch; returns its address on it."""
+        """A cable from the tests straight to a machine, beside the switch; returns its address on it.
+
+        Each has a network of its own among those that RFC 2544 sets aside for tests, so that other tests may
+        run at the same time.
+        """
         name, here = self.hosts[number - 1], f"{self._prefix}m{number}"
-        net = f"10.78.{number}"
+        cable = (37 * os.getpid() + next(_cables)) % _CABLES
+        ours, theirs = (ipaddress.ip_address(_CABLE_NET + 4 * cable + end) for end in (1, 2))
         run("ip", "link", "add", here, "type", "veth", "peer", "name", "mgmt", "netns", name)
-        run("ip", "addr", "add", f"{net}.1/24", "dev", here)
+        run("ip", "addr", "add", f"{ours}/30", "dev", here)
         run("ip", "link", "set", here, "up")
-        run("ip", "-n", name, "addr", "add", f"{net}.2/24", "dev", "mgmt")
+        run("ip", "-n", name, "addr", "add", f"{theirs}/30", "dev", "mgmt")
         run("ip", "-n", name, "link", "set", "mgmt", "up")
-        return f"{net}.2"
+        return str(theirs)
 
     def divide(self, *numbers: int) -> None:
         """Move these machines to a switch of their own."""
