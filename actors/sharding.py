@@ -99,7 +99,8 @@ def form_group(
     form = _tensor_group if strategy == "tensor" else _pipeline_group
     groups: list[Group] = []
     refusals: list[str] = []
-    for engine, dtype in sorted({(seat.candidate.engine, seat.candidate.dtype) for seat in seats}):
+    kinds: set[tuple[str, Dtype]] = {(seat.candidate.engine, seat.candidate.dtype) for seat in seats}
+    for engine, dtype in sorted(kinds):
         alike = _shared([s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)])
         found = form(need(dtype), alike, latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
