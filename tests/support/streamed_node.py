@@ -111,6 +111,7 @@ class StreamedNode:
         self._arguments = [str(self.home), node_id, cluster, ",".join(servers)]
         self._process: subprocess.Popen[str] | None = None
         self.said: list[str] = []
+        self._answers: dict[str, list[list[str]]] = {}
 
     @property
     def log(self) -> Path:
@@ -123,8 +124,8 @@ class StreamedNode:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
-        self.said = []
-        threading.Thread(target=self._listen, args=(self._process, self.said), daemon=True).start()
+        self.said, self._answers = [], {}
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
         return self
 
     def wait_up(self) -> StreamedNode:
@@ -143,7 +144,7 @@ class StreamedNode:
 
     def answer(self, command_id: str) -> list[str]:
         """What became of a command: ``["decided", id, epoch]`` or ``["failed", ...]``; empty so far."""
-        answers = [line.split()[1:] for line in self.said if line.startswith(f"{command_id} ")]
+        answers = self._answers.get(command_id, [])
         assert len(answers) <= 1, answers
         return answers[0] if answers else []
 
@@ -152,15 +153,15 @@ class StreamedNode:
         deadline = time.monotonic() + timeout
         open_ids = list(command_ids)
         while open_ids:
-            self.said = [line for line in self.said if line.split()[0] not in open_ids]
+            assert time.monotonic() < deadline, self.said[-20:]
+            for each in open_ids:
+                self._answers.pop(each, None)
             self.ask(*open_ids)
             eventually(partial(self._answered, open_ids), timeout)
             open_ids = [each for each in open_ids if self.answer(each)[0] == "failed"]
-            assert time.monotonic() < deadline, self.said[-20:]
 
     def _answered(self, command_ids: list[str]) -> bool:
-        answered = {line.split()[0] for line in self.said}
-        return answered.issuperset(command_ids)
+        return self._answers.keys() >= set(command_ids)
 
     @property
     def roles(self) -> list[list[str]]:
@@ -199,10 +200,14 @@ class StreamedNode:
         assert self._process is not None
         return self._process.poll() is not None
 
-    def _listen(self, process: subprocess.Popen[str], said: list[str]) -> None:
+    def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.said.append(line.strip())
+            subject, *rest = line.split()
+            if rest and rest[0] in ("decided", "failed"):
+                self._answers.setdefault(subject, []).append(rest)
+            else:
+                self.said.append(line.strip())
 
 
 @contextmanager
