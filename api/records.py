@@ -83,6 +83,12 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     head: int
 
 
+class Rewound(msgspec.Struct, frozen=True, kw_only=True):
+    """In a stream, as ``rewound``: the events after this seq are void; what comes next takes their place."""
+
+    after: int
+
+
 class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions in order. ``after`` asks for the next page; ``head`` is the newest decision's id."""
 
@@ -189,10 +195,12 @@ def _page(log: LogReader, wanted: Filter, after: int, limit: int) -> EventPage:
 async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamResponse:
     log = call.request.app[LOG]
     after = _start(call)
-    page = await log.read(partial(_page, wanted=wanted, after=after, limit=_TAIL_BATCH))
+    rewinds, fork, page = await log.read(partial(next_page, wanted=wanted, after=after))
     async with EventStream(call.request, patient=True) as stream, call.gateway.tail() as more:
         await stream.send(b": " + str(after).encode() + b"\n\n")
         while True:
+            if fork is not None:
+                await stream.send(event(encode(Rewound(after=fork)), name="rewound", event_id=fork))
             if page.events:
                 await stream.send(b"".join(_event(view) for view in page.events))
             after = page.after
@@ -201,7 +209,25 @@ async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamRes
                     await unless_closing(call.request.app, more(after))
                 except Closing:
                     return stream.response
-            page = await log.read(partial(_page, wanted=wanted, after=after, limit=_TAIL_BATCH))
+            rewinds, fork, page = await log.read(
+                partial(next_page, wanted=wanted, after=after, rewinds=rewinds)
+            )
+
+
+def next_page(
+    log: LogReader, wanted: Filter, after: int, rewinds: int | None = None
+) -> tuple[int, int | None, EventPage]:
+    """The next page of a stream, with how often the log was rewound.
+
+    Where it was since it had been so ``rewinds`` times, and that took events up to ``after``, the page begins
+    at the fork, whose seq comes second.
+    """
+    now = log.rewinds()
+    decision_id = None if rewinds is None else log.fork_since(rewinds)
+    fork = None if decision_id is None else log.base_at(decision_id).seq
+    if fork is None or fork >= after:
+        return now, None, _page(log, wanted, after, _TAIL_BATCH)
+    return now, fork, _page(log, wanted, fork, _TAIL_BATCH)
 
 
 def _start(call: Call[None, EventQuery]) -> int:

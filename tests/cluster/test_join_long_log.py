@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def shorter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def cluster(root: Path, home: Path) -> Iterator[Lan]:
+def cluster(root: Path, home: Path) -> Generator[Lan]:
     """Three nodes that have the log of ``home``, and a fourth that is still to be started."""
     with lan(root, 3, start=False, offline=True) as net:
         for node in net.nodes:
