@@ -85,23 +85,29 @@ class History:
 
     def end(self) -> Iterator[Draft]:
         """Delete all instances and stop all nodes, so that nothing of it asks for anything any more."""
-        for instance_id in list(self.state.instances):
-            yield self._must(cmd.DeleteInstance(command_id=f"end-{instance_id}", instance_id=instance_id))
-        for node in list(self.state.nodes.values()):
-            stopping = cmd.ReportNodeStopping(
+        for command in (*self._deletions(), *self._goodbyes()):
+            draft = self._decide(command)
+            if draft is not None:
+                self._fold(draft)
+                yield draft
+
+    def _deletions(self) -> list[Command]:
+        return [
+            cmd.DeleteInstance(command_id=f"end-{instance_id}", instance_id=instance_id)
+            for instance_id in self.state.instances
+        ]
+
+    def _goodbyes(self) -> list[Command]:
+        return [
+            cmd.ReportNodeStopping(
                 command_id=f"end-{node.node_id}",
                 origin=node.node_id,
                 incarnation=node.incarnation,
                 reason="SIGTERM",
                 policy=POLICY,
             )
-            yield self._must(stopping)
-
-    def _must(self, command: Command) -> Draft:
-        draft = self._decide(command)
-        assert draft is not None
-        self._fold(draft)
-        return draft
+            for node in self.state.nodes.values()
+        ]
 
     def _decide(self, command: Command) -> Draft | None:
         epoch = self.state.epoch + isinstance(command, cmd.StartEpoch)
