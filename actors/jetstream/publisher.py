@@ -12,6 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from nats.js.errors import NoStreamResponseError
+
 from actors.jetstream.messages import encode, subject_of
 from actors.jetstream.store import UNREACHABLE, Store, told
 from actors.ordering.leased import Granted, Publish
@@ -20,6 +22,9 @@ logger = logging.getLogger("cuebook.jetstream")
 
 ANSWER_S = 2.5
 """A message without an answer for so long counts as lost; only the stream can tell."""
+LEADERLESS_S = 15.0
+"""So long a stream may have no leader that takes messages, while the lease can be renewed."""
+_PAUSE_S = 0.1
 MAX_BYTES = 256 * 1024
 """Bytes in one message, unless a single decision has more."""
 
@@ -75,15 +80,27 @@ class Publisher:
         return [(self._term, subject, encode(page)) for page in pages]
 
     async def _publish(self, term: int, subject: str, message: bytes) -> bool:
-        headers = {"Nats-Expected-Last-Sequence": str(self._last)}
+        """False where the message may not be in the stream; the term is over then."""
         try:
-            async with asyncio.timeout(ANSWER_S):
-                answer = await self._store.js.publish(subject, message, ANSWER_S, headers=headers)
+            async with asyncio.timeout(LEADERLESS_S):
+                self._last = await self._stored(term, subject, message)
+            return True
         except UNREACHABLE as error:
             if term == self._term:
                 logger.warning("What is under way in this term may be void: %s", told(error))
                 self.end()
                 self._failed()
             return False
-        self._last = answer.seq
-        return True
+
+    async def _stored(self, term: int, subject: str, message: bytes) -> int:
+        """The message's number. Sent again only where it is certain that nobody took it."""
+        headers = {"Nats-Expected-Last-Sequence": str(self._last)}
+        while True:
+            try:
+                answer = await self._store.js.publish(subject, message, ANSWER_S, headers=headers)
+            except NoStreamResponseError:
+                if term != self._term:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return answer.seq

@@ -56,6 +56,7 @@ class Subscriber:
 
     async def _follow(self) -> None:
         client, inbox = self._store.client, self._store.client.new_inbox()
+        await self._check_stream()
         subscription = await client.subscribe(inbox)  # pyright: ignore[reportUnknownMemberType]
         self._left = []
         try:
@@ -80,6 +81,13 @@ class Subscriber:
             with contextlib.suppress(*UNREACHABLE):
                 await subscription.unsubscribe()
 
+    async def _check_stream(self) -> None:
+        last = (await self._store.js.stream_info(self._store.stream)).state.last_seq
+        if last < self._after:
+            raise StreamChanged(
+                f"The NATS stream {self._store.stream} ends at message {last}, and had {self._after} before."
+            )
+
     async def _batch(self, subscription: Subscription) -> Delivered:
         """What has come: at least one message, all of one epoch."""
         batch = self._left
@@ -87,9 +95,10 @@ class Subscriber:
         size = 0
         while not batch or (subscription.pending_msgs and size < MAX_BYTES):
             message = await subscription.next_msg(timeout=_SILENCE_S)
-            if await self._is_of_the_server(message):
+            if await self._is_of_the_server(message) or not self._is_due(
+                message, self._after + len(batch) + 1
+            ):
                 continue
-            self._check_place(message, self._after + len(batch) + 1)
             if batch and message.subject != batch[0].subject:
                 self._left = [message]
                 break
@@ -108,11 +117,9 @@ class Subscriber:
             await self._store.client.publish(answer_to)
         return True
 
-    def _check_place(self, message: Msg, due: int) -> None:
-        index = message.metadata.sequence.stream
-        if index > due:
-            raise _Broken(f"message {index} came where {due} is due")
-        if index < due:
-            raise StreamChanged(
-                f"The NATS stream {self._store.stream} has begun anew at message {index}, where {due} is due."
-            )
+    def _is_due(self, message: Msg, due: int) -> bool:
+        """False for a message that is known: a server that is behind itself begins with where it is."""
+        number = message.metadata.sequence.stream
+        if number > due:
+            raise _Broken(f"message {number} came where {due} is due")
+        return number == due

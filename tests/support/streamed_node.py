@@ -21,6 +21,7 @@ from typing import Any
 from support.cluster import POLICY
 from support.transports import eventually
 
+import actors.master
 from actors.address import Address
 from actors.deferred import Deferred
 from actors.jetstream.client import JetStream
@@ -63,6 +64,7 @@ class ToldMaster(Master):
 
 
 def main(home: str, node_id: str, cluster: str, servers: str) -> None:
+    actors.master.PATIENCE_S = 2.0  # there is no router to pass commands on
     paths = Paths(Path(home) / "log.db", Path(home) / "snapshots", STDLIB)
     feed, nobody = CommitFeed(paths.log), Address("router")
     incarnation = fresh("start")
