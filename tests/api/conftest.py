@@ -16,5 +16,5 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
     tiny_model_dir(home / "models" / ENDLESS, endless=True)
     with local_node(home) as local:
         local.place(MODEL, context=512)
-        local.place(ENDLESS, context=1024)
+        local.place(ENDLESS, context=4096)
         yield local

@@ -59,7 +59,7 @@ def test_eight_at_once_equal_one_alone(client: openai.OpenAI) -> None:
 
 
 def test_chunks_are_as_openai_says(node: LocalNode) -> None:
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "n": 2, "logprobs": True, "top_logprobs": 2}
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "n": 2, "seed": 3, "logprobs": True, "top_logprobs": 2}
     *chunks, end = events(node, "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
     assert end == "[DONE]"
     decoded = [json.loads(chunk) for chunk in chunks]
@@ -120,7 +120,7 @@ def test_stop_strings_do_not_leak(client: openai.OpenAI) -> None:
 
 def test_all_the_room_is_the_default(client: openai.OpenAI) -> None:
     answer = chat(client, model=ENDLESS, max_tokens=None, messages=HELLO)
-    assert answer.usage.total_tokens == 1024
+    assert answer.usage.total_tokens == 4096
     assert answer.choices[0].finish_reason == "length"
 
 
