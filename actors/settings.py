@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cluster_port: int = 52416
     cluster_peers: str = ""
     cluster_multicast: bool = True
+    cluster_nats: str = ""
     offline: bool = False
     no_batch: bool = False
     prefill_chunk: int = 0

@@ -21,6 +21,7 @@ SETTING_HELP: dict[str, str] = {
     "cluster_port": "port for the other nodes, and of the beacons that find them",
     "cluster_peers": "nodes to begin with where multicast doesn't reach, as host or host:port with ','",
     "cluster_multicast": "find nodes of the same network by multicast",
+    "cluster_nats": "NATS servers with JetStream that carry and order the cluster, as nats://host:4222,...",
     "offline": "fetch nothing from the network: only models that are here already can run",
     "no_batch": "compute one request at a time in each instance",
     "prefill_chunk": "prompt tokens computed between two decode steps of the running streams",

@@ -36,6 +36,7 @@ OTHER: dict[str, object] = {
     "cluster_port": 7000,
     "cluster_peers": "10.0.0.2:7000,10.0.0.3:7000",
     "cluster_multicast": False,
+    "cluster_nats": "nats://10.0.0.9:4222",
     "connect_timeout_s": 5.5,
     "log_driver": "apsw",
     "log_level": "debug",
