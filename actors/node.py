@@ -19,6 +19,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from actors import on_nats
 from actors.actor import Actor
 from actors.address import Address
 from actors.archive import Archive
@@ -74,6 +75,8 @@ class Node:
         Raises `actors.refusal.StartFailed` where an actor can't start (the log is another's, a port is
         taken), `events.errors.DriverMissing`, or `OSError` where the home can't be written.
         """
+        if self.settings.cluster_nats:
+            on_nats.check(self.settings)
         raise_file_limit()
         home = self.settings.home_path
         home.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,12 @@ class Node:
         system = ActorSystem(observer=self._observe)
         paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
         feed = CommitFeed(paths.log, driver=driver)
-        journal = ChildSpec("journal", lambda: self._journal(paths, feed), shutdown=10)
+        journal = ChildSpec(
+            "journal",
+            lambda: self._journal(paths, feed),
+            shutdown=10,
+            start_timeout=on_nats.START_TIMEOUT_S,
+        )
         core = ChildSpec(
             "core",
             lambda: Supervisor(self._core(paths, feed, journal.address)),
@@ -120,13 +128,15 @@ class Node:
         self._root = Supervisor([journal, core], strategy="rest_for_one")
         address = Address("node")
         self._root.launch(address, system)
-        self._root.wait_started(2 * STOP_TIMEOUT_S)
+        self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
         address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
 
     def _journal(self, paths: Paths, feed: CommitFeed) -> Journal:
         """With a new journal everything starts anew: the node counts as another incarnation of itself."""
         self.incarnation = fresh("start")
         me = Member(self.node_id, self.incarnation, seniority=-SYSTEM_CLOCK.now())
+        if self.settings.cluster_nats:
+            return on_nats.journal(me, paths, feed, self.settings)
         timing = Timing() if self.settings.cluster else ALONE
         return Journal(me, paths, feed, timing)
 
@@ -200,7 +210,8 @@ class Node:
             seeds=tuple(seed for seed in settings.cluster_peers.split(",") if seed),
             multicast=settings.cluster_multicast,
         )
-        return Router(me, Mesh(mesh), journal, master, archive, hub, reporter)
+        transport = on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh)
+        return Router(me, transport, journal, master, archive, hub, reporter)
 
     def _identity(self) -> Identity:
         settings = self.settings
@@ -235,6 +246,8 @@ def _host(settings: Settings) -> str:
     """The address at which the ranks on other nodes find those on this one."""
     if settings.cluster_host not in ("", "0.0.0.0", "::"):
         return settings.cluster_host
+    if settings.cluster_nats:
+        return on_nats.host(settings)
     outward = [i.address for i in interfaces() if not i.loopback and ":" not in i.address]
     return outward[0] if settings.cluster_secret and outward else "127.0.0.1"
 
