@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import resource
 import threading
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from actors import on_nats
@@ -29,10 +27,9 @@ from actors.downloader import Downloader
 from actors.gateway import Gateway
 from actors.journal import ALONE, Journal
 from actors.master import Master
+from actors.membership import as_peer, mesh_settings
 from actors.net.interfaces import interfaces
 from actors.net.mesh import Mesh
-from actors.net.mesh_settings import MeshSettings
-from actors.net.transport import Peer
 from actors.ordering.interface import Member, Timing
 from actors.projector import Projector
 from actors.replica import Paths
@@ -194,34 +191,20 @@ class Node:
     def _router(
         self, journal: Address, master: Address, archive: Address, hub: TokenHub, reporter: Reporter
     ) -> Router:
-        settings, identity = self.settings, self._identity()
-        me = Peer(
-            node_id=self.node_id,
-            name=identity.name,
-            version=identity.version,
-            api_url=identity.api_url,
-            port=settings.cluster_port,
-        )
-        mesh = MeshSettings(
-            cluster=settings.cluster,
-            secret=settings.cluster_secret,
-            bind=settings.cluster_host,
-            port=settings.cluster_port,
-            seeds=tuple(seed for seed in settings.cluster_peers.split(",") if seed),
-            multicast=settings.cluster_multicast,
-        )
-        transport = on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh)
+        settings = self.settings
+        transport = on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh_settings(settings))
+        me = as_peer(settings, self.node_id)
         return Router(me, transport, journal, master, archive, hub, reporter)
 
     def _identity(self) -> Identity:
-        settings = self.settings
+        peer = as_peer(self.settings, self.node_id)
         return Identity(
             node_id=self.node_id,
             incarnation=self.incarnation,
-            name=settings.node_name or platform.node() or self.node_id,
-            version=metadata.version("cuebook"),
-            api_url=f"http://{settings.host}:{settings.api_port}",
-            host=_host(settings),
+            name=peer.name,
+            version=peer.version,
+            api_url=peer.api_url,
+            host=_host(self.settings),
         )
 
     def _observe(self, incident: ActorIncident) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from api.errors import not_found
 from api.routes import Call
-from projections.state import ClusterState, Download, Instance, Model, Node, Runner, Task
+from projections.state import ClusterState, Download, Instance, Link, Model, Node, Runner, Task
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,8 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: dict[str, Task]
     open_tasks: dict[str, int]
     """By instance."""
+    links: dict[str, dict[str, Link]]
+    """By node, then by the node that it reaches."""
 
 
 async def get_state(call: Call[None, None]) -> StateView:
@@ -48,6 +50,9 @@ def state_view(state: ClusterState) -> StateView:
     downloads: dict[str, dict[str, Download]] = {}
     for (node_id, model_id), download in state.downloads.items():
         downloads.setdefault(node_id, {})[model_id] = download
+    links: dict[str, dict[str, Link]] = {}
+    for (node_id, other), link in state.links.items():
+        links.setdefault(node_id, {})[other] = link
     return StateView(
         seq=state.seq,
         epoch=state.epoch,
@@ -60,6 +65,7 @@ def state_view(state: ClusterState) -> StateView:
         runners=state.runners,
         tasks=state.tasks,
         open_tasks=state.open_tasks,
+        links=links,
     )
 
 

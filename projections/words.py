@@ -23,6 +23,12 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 20):.0f} MiB"
 
 
+def milliseconds(seconds: float) -> str:
+    """A short time as people read it, e.g. ``0.42 ms`` or ``120 ms``."""
+    value = seconds * 1000
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"
+
+
 def count(n: int, thing: str) -> str:
     """A number of things, e.g. ``1 attempt`` or ``3 attempts``."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
@@ -183,7 +189,7 @@ def _(event: ev.ActorFailed) -> str:
 def _(event: ev.LinksChanged) -> str:
     if not event.links:
         return f"{event.node_id} reaches no other node"
-    ways = ", ".join(f"{link.node_id} in {link.latency_s * 1000:.2g} ms" for link in event.links)
+    ways = ", ".join(f"{link.node_id} in {milliseconds(link.latency_s)}" for link in event.links)
     return f"{event.node_id} reaches {ways}"
 
 

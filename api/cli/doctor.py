@@ -2,6 +2,9 @@
 
 Each line says ok, warn (it works, but worse than it could) or fail (it will not work), and what to do.
 The exit code is 1 where anything fails, else 0. Nothing is changed; a running node is not disturbed.
+
+With --network it says instead why the nodes of a cluster do or don't see each other. Run it where one of them
+runs, with the same settings; it listens and greets them for some seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from actors.settings import Settings
-from api.cli.checks import engine, home, log, models, port, sqlite, system
+from api.cli.checks import engine, home, log, models, network, port, sqlite, system
 from api.cli.checks.finding import Finding, Level
 from api.cli.console import console, print_json
 from api.cli.setting_flags import add_setting_flags, settings_of
@@ -19,7 +22,8 @@ _STYLES: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """`--json`, and every setting: the doctor checks what a node with them would meet."""
+    """`--network`, `--json`, and every setting: the doctor checks what a node with them would meet."""
+    parser.add_argument("--network", action="store_true", help="check the way to the cluster's other nodes")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON, for programs")
     add_setting_flags(parser)
 
@@ -28,7 +32,7 @@ def run(args: Namespace) -> int:
     """Print every finding as it is made."""
     settings = settings_of(args)
     findings: list[Finding] = []
-    for finding in _check(settings):
+    for finding in network.check(settings) if args.network else _check(settings):
         findings.append(finding)
         if not args.json:
             _show(finding)
@@ -50,6 +54,6 @@ def _check(settings: Settings) -> Iterator[Finding]:
 def _show(finding: Finding) -> None:
     out = console()
     out.print(f"{finding.level:<5}", style=_STYLES[finding.level], end="")
-    out.print(f"{finding.subject:<8}{finding.text}", soft_wrap=True)
+    out.print(f"{finding.subject:<11}{finding.text}", soft_wrap=True)
     if finding.advice:
-        out.print(f"{'':13}{finding.advice}", soft_wrap=True, style="italic")
+        out.print(f"{'':16}{finding.advice}", soft_wrap=True, style="italic")

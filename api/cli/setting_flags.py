@@ -18,7 +18,7 @@ SETTING_HELP: dict[str, str] = {
     "cluster": "name of the cluster to form with other nodes; empty: this node stays alone",
     "cluster_secret": "secret that all nodes of the cluster share; without one only loopback is used",
     "cluster_host": "address for the other nodes; empty: all, or loopback where there is no secret",
-    "cluster_port": "port for the other nodes, and of the beacons that find them",
+    "cluster_port": "TCP port for the other nodes; the beacons that find them always use UDP port 52416",
     "cluster_peers": "nodes to begin with where multicast doesn't reach, as host or host:port with ','",
     "cluster_multicast": "find nodes of the same network by multicast",
     "cluster_nats": "NATS servers with JetStream that carry and order the cluster, as nats://host:4222,...",

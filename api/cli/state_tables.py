@@ -6,18 +6,24 @@ from api.cli.console import print_table, say
 from api.state_view import StateView
 from events.status import name
 from projections.state import Instance
-from projections.words import moment, size, status_detail
+from projections.words import milliseconds, moment, size, status_detail
 
 
 def show_state(view: StateView) -> None:
-    """Print a state: nodes, instances, runners, open tasks, downloads, the last trouble."""
+    """Print a state: nodes, links, instances, runners, open tasks, downloads, the last trouble."""
     if view.seq:
-        say(f"Event {view.seq} of {moment(view.at)}, epoch {view.epoch}, master {view.master or 'none'}")
+        say(f"Event {view.seq} of {moment(view.at)}, epoch {view.epoch}, master {_master(view)}")
     else:
         say("Before the first event: nothing is there.")
     for title, show in _SECTIONS.items():
-        say(f"\n{title}", style="bold")
-        show(view)
+        if title != "Links" or view.links:
+            say(f"\n{title}", style="bold")
+            show(view)
+
+
+def _master(view: StateView) -> str:
+    node = view.nodes.get(view.master)
+    return f"{node.name} ({node.node_id})" if node else view.master or "none"
 
 
 def _nodes(view: StateView) -> None:
@@ -25,7 +31,7 @@ def _nodes(view: StateView) -> None:
         (
             node.name,
             node.node_id,
-            "up" if node.up else "down",
+            ("up, leads" if node.node_id == view.master else "up") if node.up else "down",
             ", ".join(device.device_id for device in node.devices),
             ", ".join(f"{e.engine} {e.version}" for e in node.engines if e.ok) or "none",
             f"{size(node.memory_available)} of {size(node.memory_total)}",
@@ -34,6 +40,20 @@ def _nodes(view: StateView) -> None:
         for node in view.nodes.values()
     ]
     print_table(("name", "node", "is", "devices", "engines", "memory", "API"), rows, empty="none")
+
+
+def _links(view: StateView) -> None:
+    rows = [
+        (
+            view.nodes[node_id].name,
+            view.nodes[other].name if other in view.nodes else other,
+            milliseconds(link.latency_s),
+            f"{size(int(link.bandwidth))}/s" if link.bandwidth else "not measured",
+        )
+        for node_id, ways in view.links.items()
+        for other, link in ways.items()
+    ]
+    print_table(("from", "to", "round trip", "bandwidth"), rows, empty="none")
 
 
 def _instances(view: StateView) -> None:
@@ -118,6 +138,7 @@ def _models(view: StateView) -> None:
 
 _SECTIONS = {
     "Nodes": _nodes,
+    "Links": _links,
     "Instances": _instances,
     "Runners": _runners,
     "Open tasks": _tasks,

@@ -1,4 +1,4 @@
-"""Show nodes, instances, runners, open tasks, downloads and models, as a running node knows them now."""
+"""Show nodes, links, instances, runners, open tasks, downloads and models, as a node knows them now."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+"""The way to the cluster's other nodes, looked at as a node would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from actors.membership import as_peer, mesh_settings
+from actors.net.doctor import diagnose
+from actors.net.transport import TransportError
+from actors.settings import Settings
+from api.cli.checks.finding import Finding, Level
+from events.ids import fresh
+
+_LEVELS: dict[str, Level] = {"ok": "ok", "note": "warn", "problem": "fail"}
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Findings on security, interfaces, multicast, the port, and each node that was heard of or is a peer.
+
+    Takes some seconds, sends beacons and greets those nodes; one that refuses this node records it.
+    """
+    if not settings.cluster:
+        advice = "Name the cluster with --cluster or CUEBOOK_CLUSTER, the same on all nodes."
+        yield Finding("fail", "cluster", "no cluster is named, so a node stays alone", advice)
+        return
+    try:
+        found = diagnose(mesh_settings(settings), as_peer(settings, _node_id(settings)))
+    except TransportError as error:
+        yield Finding("fail", "cluster", str(error))
+        return
+    for each in found:
+        yield Finding(_LEVELS[each.level], each.topic, each.text)
+
+
+def _node_id(settings: Settings) -> str:
+    """The id that the node here has, or that a new one could have: nothing is written."""
+    try:
+        return (settings.home_path / "node_id").read_text().strip()
+    except OSError:
+        return fresh("node")
