@@ -82,6 +82,11 @@ class Core:
         self._joining: _Joining | None = None
         self._masterless_at = now
         self._behind = False
+        self._taking_out_until = now
+        """Until then a node may act on our welcome and take out what we do not have. We step down only
+        afterwards: from the greater master we might get just that, and then all nodes would have held it.
+        A welcome counts for ``retry`` from when it was asked for.
+        """
         self._tickets = 0
         self._beat_at = now
         self._announced = self._status(number=0)
@@ -186,6 +191,10 @@ class Core:
         fork = fork_point(self._log.runs(), join.runs)
         if fork < self._log.begins():
             return  # what it lacks has yet to come here
+        if join.runs and fork < join.runs[-1].last:
+            if self._joining is None and self._greater_master(self._announced) is not None:
+                return  # we are about to join that one, and it may keep what we would take out
+            self._taking_out_until = self._now + self._timing.retry
         self._joining = None
         if join.promised > self._followers.epoch.n:
             self._lead(at_least=join.promised)
@@ -205,6 +214,8 @@ class Core:
         joining = self._joining
         if joining is None or (joining.node_id, joining.ticket) != (node_id, welcome.ticket):
             return
+        if self._now >= joining.until:
+            return  # the other may have stepped down since, see `_taking_out_until`
         reason = _OUTVOTED if self._followers is not None else _LEFT_BEHIND
         self._joining = None
         self._followers = None
@@ -254,11 +265,18 @@ class Core:
         own = self._announced if self._followers is not None else self._status(self._announced.number)
         if own.epoch != self.epoch:
             return  # the others have yet to hear that we lead
-        master = self._peers.greatest_master(own)
-        if master is not None and (self._followers is None or self._peers.is_greater(master[1], own)):
-            self._join(master[0])
+        master = self._greater_master(own)
+        if master is not None and self._now >= self._taking_out_until:
+            self._join(master)
         elif self._followers is None and self._is_elected(own):
             self._lead()
+
+    def _greater_master(self, own: msg.Status) -> str | None:
+        """Whom to join; where we lead ourselves, only one with the greater claim."""
+        master = self._peers.greatest_master(own)
+        if master is None or (self._followers is not None and not self._peers.is_greater(master[1], own)):
+            return None
+        return master[0]
 
     def _has_failed(self, joining: _Joining) -> bool:
         return self._now >= joining.until or not self._peers.leads(joining.node_id)

@@ -154,6 +154,15 @@ class TestJoining:
         assert of(node.hear("m", welcome(second, 9)), io.Follow) != []
         assert of(node.hear("m", welcome(second, 0)), io.Follow, io.Rewind) == []
 
+    def test_a_late_welcome_is_no_welcome(self) -> None:
+        """Its sender waits so long before it steps down, and no longer."""
+        node = Lone("b", MemoryLog((OLD, 5)))
+        node.put(io.PeerUp("m"))
+        leader = status(1, epoch=LEADS, genesis=OLD, last_epoch=LEADS, index=4)
+        ((_, join),) = sent(node.hear("m", leader), msg.Join)
+        node.now += TIMING.retry
+        assert of(node.hear("m", welcome(join, 3, 1, index=4)), io.Follow, io.Rewind) == []
+
     def test_a_run_map_has_what_was_appended_just_before(self) -> None:
         """The welcome comes in an epoch that is over by then, so the node joins again at once."""
         node = Lone("b", MemoryLog((OLD, 3)))
@@ -287,6 +296,18 @@ class TestLeading:
         effects = node.hear("m", welcome(join, 3, 1, index=4))
         assert of(effects, io.Follow, io.Rewind)[0] == io.Follow("m", LEADS)
         assert node.core.master == "m"
+
+    def test_it_steps_down_only_when_nobody_takes_anything_out_on_its_word(self) -> None:
+        """What "c" has beyond 3 may be in the greater log too: "c" must not drop it once we have that one."""
+        node = leading(log=MemoryLog((OLD, 3)))
+        node.put(io.PeerUp("c"))
+        assert sent(node.hear("c", _join(OLD, 5)), msg.Welcome) != []
+        node.put(io.PeerUp("m"))
+        assert sent(node.hear("m", _master(followers=2, index=5)), msg.Join) == []
+        assert sent(node.hear("c", _join(OLD, 5)), msg.Welcome) == [], "it is about to step down"
+        assert sent(node.wait(TIMING.retry - 0.01), msg.Join) == []
+        node.wait(TIMING.beat)
+        assert [to for to, _ in sent(node.effects, msg.Join)] == ["m"]
 
     def test_a_lesser_side_is_left_to_come(self) -> None:
         node = leading(log=MemoryLog((OLD, 30)))
