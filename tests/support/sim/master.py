@@ -24,9 +24,14 @@ PATROL_S = 0.25
 
 
 class Answer(NamedTuple):
-    """What came of a command; no decision where a report was no news."""
+    """What came of a command; no decision where a report was no news.
+
+    Given on the log up to index ``upto`` of the master of ``epoch``.
+    """
 
     decision: Decision | None
+    epoch: Epoch
+    upto: int
 
 
 class Master:
@@ -54,8 +59,8 @@ class Master:
         """Decide, or repeat the first answer. None before the epoch has begun."""
         if not self._in_office:
             return None
-        first = self._node.disk.commands.get(command.command_id)
-        return Answer(first) if first is not None else Answer(self._decide(command))
+        decision = self._node.disk.commands.get(command.command_id) or self._decide(command)
+        return Answer(decision, self._epoch, len(self._node.disk.rows))
 
     def misses(self, node_id: str) -> None:
         """A node is out of reach: it is lost if it stays so."""

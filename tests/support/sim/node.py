@@ -75,6 +75,7 @@ class Node:
         self._busy = False
         self._timer_at = float("inf")
         self._asked: dict[str, list[Reply]] = {}
+        self._answers: dict[str, Answer | None] = {}
         me = io.Member(self.node_id, self.incarnation)
         self.core = self._make_core(me, self.disk.promised, self.disk, self.world.now, TIMING)
         self.worker = Worker(self)
@@ -133,8 +134,8 @@ class Node:
                     answer = self.master.ask(command)
                     self.network.send(self.node_id, node_id, Answered(command.command_id, answer))
             case Answered(command_id, answer):
-                for reply in self._asked.pop(command_id, ()):
-                    reply(answer)
+                self._answers[command_id] = answer
+                self._settle()
             case _:
                 self._input(io.Received(node_id, message))
 
@@ -149,11 +150,18 @@ class Node:
         else:
             self._asked.setdefault(command.command_id, []).append(reply)
             self.network.send(self.node_id, self.core.master, Forward(command))
-            self.after(ASK_S, self._give_up, command.command_id)
+            self.after(ASK_S, self._reply, command.command_id, None)
 
-    def _give_up(self, command_id: str) -> None:
+    def _settle(self) -> None:
+        """An answer counts once the log that it was given on is here: it may be lost with its master."""
+        for command_id, answer in list(self._answers.items()):
+            if answer is None or (answer.epoch == self.core.epoch and answer.upto <= len(self.disk.rows)):
+                self._reply(command_id, answer)
+
+    def _reply(self, command_id: str, answer: Answer | None) -> None:
+        self._answers.pop(command_id, None)
         for reply in self._asked.pop(command_id, ()):
-            reply(None)
+            reply(answer)
 
     def commit(self, decision: Decision) -> None:
         """A decision of the master here becomes durable, and is told on."""
@@ -176,6 +184,7 @@ class Node:
             for effect in self.core.handle(self.world.now, self._inputs.popleft()):
                 self._carry_out(effect)
         self._busy = False
+        self._settle()
         self._set_timer()
 
     def _carry_out(self, effect: io.Effect) -> None:

@@ -23,8 +23,9 @@ AWFUL = Weather(loss=0.05, doubled=0.05, overtaking=True, delay=(0.0005, 0.05))
 FAULTS_S = 45.0
 QUIET_S = 20.0
 """Seconds after the last fault in which all must have become well,"""
-DRAIN_S = 40.0
-"""and so many more for the work that has piled up."""
+DRAIN_S = 120.0
+"""and so many more at most for the work that has piled up: a node's reports go one by one, each of them for
+up to half a second over slow links, and there may be hundreds."""
 
 
 class Outcome(NamedTuple):
@@ -70,7 +71,7 @@ def _play(world: World, network: Network, nodes: list[Node], checks: Checks) -> 
     clients.close()
     world.run(FAULTS_S + QUIET_S)
     checks.are_one(list(nodes))
-    while world.now < FAULTS_S + QUIET_S + DRAIN_S and any(node.has_work for node in nodes):
+    while world.now < FAULTS_S + QUIET_S + DRAIN_S and not _at_rest(nodes):
         world.run(world.now + 5.0)
     checks.finish(list(nodes))
     return Outcome(
@@ -83,3 +84,8 @@ def _play(world: World, network: Network, nodes: list[Node], checks: Checks) -> 
         sent=clients.sent,
         answered=clients.answered,
     )
+
+
+def _at_rest(nodes: list[Node]) -> bool:
+    """All work is done, and no decision is on its way to a follower."""
+    return len({len(node.disk.rows) for node in nodes}) == 1 and not any(node.has_work for node in nodes)
