@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from actors import decider
@@ -36,7 +37,7 @@ from actors.journal import (
     Standing,
 )
 from actors.refusal import Rejected, Stopped
-from actors.remote import decode_answer, encode_command
+from actors.remote import Unchanged, decode_answer, encode_command
 from actors.replica import Paths
 from actors.router import Forward
 from events import commands as cmd
@@ -71,9 +72,10 @@ class Wake(NamedTuple):
 
 
 class _Answered(NamedTuple):
-    """The leader's word on a command that was passed on."""
+    """The leader's word on a command that was passed on, while this master had its ``term``-th role."""
 
     command_id: str
+    term: int
     reply: Deferred[bytes]
 
 
@@ -92,8 +94,10 @@ class _Waiting:
     """A command that is decided elsewhere, or will be."""
 
     command: Command
-    reply: Deferred[Committed | None]
+    reply: Deferred[Committed | Unchanged]
     until: float
+    unchanged: Unchanged | None = None
+    """The leader's answer, while the log here is not as far as that."""
 
 
 class _Pending(NamedTuple):
@@ -106,8 +110,9 @@ class _Pending(NamedTuple):
 class Master(Actor):
     """One for each node. Ask it any `events.commands` command; the answer is its Committed.
 
-    A rejected command raises `Rejected`; a report that changes nothing answers None. Without a leader the
-    answer is `Stopped` after `PATIENCE_S`.
+    A rejected command raises `Rejected`; a report that changes nothing answers `Unchanged`. Either rests only
+    on what the log of this node has, as whoever asked will not ask again. Without a leader the answer is
+    `Stopped` after `PATIENCE_S`.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Master(Actor):
         self._policy = policy
         self._state: ClusterState | None = None
         self._leader = ""
+        self._term = 0
         self._peers: set[str] = set()
         self._in_flight: dict[str, _Pending] = {}
         self._waiting: dict[str, _Waiting] = {}
@@ -181,12 +187,14 @@ class Master(Actor):
     # Roles
 
     def _take_role(self, role: Role) -> None:
+        self._term += 1
         if isinstance(role, Lead):
             self._lead(role.epoch)
         else:
             self._state = None
             self._leader = role.leader if isinstance(role, Follow) else ""
         for waiting in list(self._waiting.values()):
+            waiting.unchanged = None
             self._pass_on(waiting)
 
     def _lead(self, epoch: int) -> None:
@@ -209,7 +217,7 @@ class Master(Actor):
 
     def _answer(
         self, command: Command
-    ) -> Deferred[Committed] | Deferred[Committed | None] | Committed | None:
+    ) -> Deferred[Committed] | Deferred[Committed | Unchanged] | Deferred[Unchanged] | Committed:
         pending = self._in_flight.get(command.command_id)
         if pending is not None:
             _check_same(pending.command, command, "which is being decided")
@@ -219,9 +227,28 @@ class Master(Actor):
             return _repeat(first, command)
         if self._state is None:
             return self._hand_over(command)
-        reply = self._decide(self._state, command, epoch=self._state.epoch)
+        state = self._state
+        reply = self._decide(state, command, epoch=state.epoch) or self._unchanged(state)
         self._reconcile()
         return reply
+
+    def _unchanged(self, state: ClusterState) -> Deferred[Unchanged]:
+        """The answer to a report without news, once all that it rests on is on the disk."""
+        answer = Deferred[Unchanged]()
+        unchanged = Unchanged(state.seq)
+        if not self._in_flight:
+            answer.resolve(unchanged)
+            return answer
+
+        def settle(done: Deferred[Committed]) -> None:
+            if done.error is None or isinstance(done.error, Rejected):
+                answer.resolve(unchanged)
+            else:
+                answer.fail(done.error)
+
+        newest = next(reversed(self._in_flight.values()))
+        newest.reply.add_done_callback(settle)
+        return answer
 
     def _decide(self, state: ClusterState, command: Command, *, epoch: int) -> Deferred[Committed] | None:
         """Decide and send to the journal. The state is moved on at once, see the module's docstring."""
@@ -265,10 +292,10 @@ class Master(Actor):
 
     # Commands for another master
 
-    def _hand_over(self, command: Command) -> Deferred[Committed | None]:
+    def _hand_over(self, command: Command) -> Deferred[Committed | Unchanged]:
         waiting = self._waiting.get(command.command_id)
         if waiting is None:
-            reply = Deferred[Committed | None]()
+            reply = Deferred[Committed | Unchanged]()
             waiting = _Waiting(command, reply, self.clock.monotonic() + PATIENCE_S)
             if not self._waiting:
                 self.after(RESEND_S, _Resend())
@@ -286,7 +313,8 @@ class Master(Actor):
             self._settle_here(waiting)
         elif self._leader:
             reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
-            reply.add_done_callback(lambda done: self.mailbox.put_system(_Answered(command.command_id, done)))
+            answered = partial(_Answered, command.command_id, self._term)
+            reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
 
     def _settle_here(self, waiting: _Waiting) -> None:
         try:
@@ -305,12 +333,12 @@ class Master(Actor):
 
     def _answered(self, message: _Answered) -> None:
         waiting = self._waiting.get(message.command_id)
-        if waiting is None or message.reply.error is not None:
-            return  # settled by the log meanwhile, or the link broke: it is sent again
+        if waiting is None or message.term != self._term or message.reply.error is not None:
+            return  # settled by the log meanwhile, or sent again: to the next leader, over the next link
         answer = decode_answer(message.reply.get())
         if answer.outcome == "nothing":
-            del self._waiting[message.command_id]
-            waiting.reply.resolve(None)
+            waiting.unchanged = Unchanged(answer.seq)
+            self._settle_unchanged()
         elif answer.outcome == "rejected" and answer.cause is not None:
             del self._waiting[message.command_id]
             waiting.reply.fail(Rejected(answer.cause))
@@ -325,6 +353,16 @@ class Master(Actor):
                 waiting.reply.fail(Rejected(decision.rejection))
             else:
                 waiting.reply.resolve(decision)
+        self._settle_unchanged()
+
+    def _settle_unchanged(self) -> None:
+        """Pass on the leader's word on reports without news as far as the log has come."""
+        unchanged = [waiting for waiting in self._waiting.values() if waiting.unchanged is not None]
+        head = self._reader.head() if unchanged else 0
+        for waiting in unchanged:
+            if waiting.unchanged is not None and waiting.unchanged.seq <= head:
+                del self._waiting[waiting.command.command_id]
+                waiting.reply.resolve(waiting.unchanged)
 
     def _resend(self) -> None:
         now = self.clock.monotonic()
@@ -332,7 +370,7 @@ class Master(Actor):
             if waiting.until <= now:
                 del self._waiting[command_id]
                 waiting.reply.fail(Stopped("the cluster", "has no master that answers"))
-            else:
+            elif waiting.unchanged is None:
                 self._pass_on(waiting)
         if self._waiting:
             self.after(RESEND_S, _Resend())

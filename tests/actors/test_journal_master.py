@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.cards import QUANTIZED, SMALL
 from support.cluster import NODE, POLICY, node_started
@@ -27,6 +28,7 @@ from actors.mailbox import Mailbox
 from actors.master import Master
 from actors.ordering.interface import Member
 from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.remote import Unchanged
 from actors.replica import Paths
 from actors.reporter import RESEND_S, Reporter
 from actors.restarts import RestartPolicy
@@ -227,9 +229,21 @@ def test_a_rejection_is_stored_raised_and_repeated(core: Core) -> None:
 def test_a_report_without_news_leaves_no_record(core: Core) -> None:
     core.ask(describe(1))
     again = describe(1)
-    assert core.ask(cmd.ReportModelGone(command_id="gone", origin=NODE, model_id="unheard-of")) is None
+    gone = cmd.ReportModelGone(command_id="gone", origin=NODE, model_id="unheard-of")
+    assert core.master.ask(gone, 20) == Unchanged(core.replayed().seq)
     assert core.decided("gone") is None
     assert core.ask(again) == core.decided("describe-1")
+
+
+def test_a_report_is_no_news_only_once_that_is_on_the_disk(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = _hold_appends(monkeypatch)
+    news = core.master.ask_future(readings(1))
+    again = core.master.ask_future(msgspec.structs.replace(readings(1), command_id="again"))
+    assert not again.wait(0.3)
+    go.set()
+    assert again.get(timeout=20) == Unchanged(news.get(timeout=20).events[-1].seq)
 
 
 def test_a_stale_decision_never_gets_into_the_log(core: Core) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from actors.deferred import Deferred
 from actors.journal import Branch, Follow, Listen, Masterless, Role, Standing
 from actors.master import PATIENCE_S, RESEND_S, Master
 from actors.refusal import Rejected, Stopped
-from actors.remote import decode_command, encode_answer
+from actors.remote import Unchanged, decode_command, encode_answer
 from actors.replica import Paths
 from actors.router import Forward
 from actors.system import ActorSystem
+from events import catalogue as ev
 from events import commands as cmd
-from events.base import Command
+from events.base import Command, Event
 from events.commands import Facts
 from events.drivers import STDLIB
 from events.feed import CommitFeed
@@ -31,6 +32,7 @@ from events.record import Committed, Draft
 from events.values import Cause
 
 LEADER, OTHER = "node-l", "node-m"
+GONE = cmd.ReportModelGone(command_id="gone", origin=NODE, model_id="unheard-of")
 REFUSAL = Cause(code="not_failed", message="There is nothing to retry.")
 
 
@@ -64,9 +66,9 @@ class Router(Actor):
     def commands(self, node_id: str = LEADER) -> list[Command]:
         return [decode_command(sent.payload) for sent, _ in self.sent if sent.node_id == node_id]
 
-    def answer(self, committed: object = None, error: BaseException | None = None) -> None:
+    def answer(self, said: object = None, error: BaseException | None = None) -> None:
         """What the leader says to the newest."""
-        self.sent[-1][1].resolve(encode_answer(committed, error))
+        self.sent[-1][1].resolve(encode_answer(said, error))
 
 
 @dataclass
@@ -92,11 +94,18 @@ class Follower:
             self.master.ask(cmd.DeleteInstance(command_id="known", instance_id="another"), 20)
         self.router.address.ask(None, 20)
 
-    def arrives(self, command: Command, *, rejection: Cause | None = None) -> Committed:
+    def arrives(
+        self, command: Command, *, events: Sequence[Event] = (), rejection: Cause | None = None
+    ) -> Committed:
         """The leader's decision comes with the log."""
         facts = Facts(now=1.0, seed="s", epoch=1, node_id=LEADER)
         draft = Draft(
-            command=command, facts=facts, decider="cluster", decider_version=1, events=[], rejection=rejection
+            command=command,
+            facts=facts,
+            decider="cluster",
+            decider_version=1,
+            events=list(events),
+            rejection=rejection,
         )
         (committed,) = self.log.append([draft])
         self.feed.publish([committed])
@@ -164,9 +173,40 @@ def test_a_refusal_comes_either_way(follower: Follower) -> None:
 
 
 def test_a_report_that_changes_nothing_is_answered(follower: Follower) -> None:
-    answer = follower.ask(cmd.ReportModelGone(command_id="gone", origin=NODE, model_id="unheard-of"))
-    follower.router.answer(None)
-    assert answer.get(timeout=10) is None
+    answer = follower.ask(GONE)
+    follower.router.answer(Unchanged(0))
+    assert answer.get(timeout=10) == Unchanged(0)
+
+
+def test_a_report_is_no_news_only_once_the_log_here_says_so_too(follower: Follower) -> None:
+    """Until then the leader may be lost, and with it what had made the report no news."""
+    answer = follower.ask(GONE)
+    follower.router.answer(Unchanged(1))
+    follower.pass_time(3 * RESEND_S)
+    assert not answer.done
+    assert len(follower.router.sent) == 1, "the leader has answered"
+    follower.arrives(retry(), events=[ev.EpochStarted(epoch=1, node_id=LEADER, incarnation="run-1")])
+    assert answer.get(timeout=10) == Unchanged(1)
+
+
+def test_a_report_that_was_no_news_to_a_lost_leader_goes_to_the_next(follower: Follower) -> None:
+    answer = follower.ask(GONE)
+    follower.router.answer(Unchanged(1))
+    follower.leads(Follow(OTHER))
+    follower.arrives(retry(), events=[ev.EpochStarted(epoch=1, node_id=OTHER, incarnation="run-1")])
+    follower.settle()
+    assert not answer.done
+    assert follower.router.commands(OTHER) == [GONE]
+    follower.arrives(GONE)
+    assert answer.get(timeout=10).command == GONE
+
+
+def test_a_leader_that_was_left_has_no_word_any_more(follower: Follower) -> None:
+    answer = follower.ask(GONE)
+    follower.leads(Follow(OTHER))
+    follower.router.sent[0][1].resolve(encode_answer(Unchanged(0), None))
+    follower.settle()
+    assert not answer.done
 
 
 def test_what_the_log_has_already_is_not_passed_on(follower: Follower) -> None:

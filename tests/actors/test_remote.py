@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.histories import History
 
 from actors.refusal import MailboxFull, Rejected, Stopped
-from actors.remote import Answer, decode_answer, decode_command, encode_answer, encode_command
+from actors.remote import Answer, Unchanged, decode_answer, decode_command, encode_answer, encode_command
 from events.values import Cause
 
 REFUSAL = Cause(code="does_not_fit", message="It fits nowhere.", detail={"free": 5})
@@ -25,7 +25,7 @@ def test_every_kind_of_command_arrives_as_it_was(seed: int) -> None:
     ("committed", "error", "answer"),
     [
         (object(), None, Answer("committed")),
-        (None, None, Answer("nothing")),
+        (Unchanged(7), None, Answer("nothing", seq=7)),
         (None, Rejected(REFUSAL), Answer("rejected", REFUSAL)),
         (None, Stopped("the master", "leads no longer"), Answer("unavailable")),
         (None, MailboxFull("master", 0.1), Answer("unavailable")),
