@@ -18,39 +18,11 @@ MODEL = "tiny"
 SECRET = "the secret of the switch"
 
 
-class Lan:
-    """Nodes 1, 2, ... of one cluster; node N has the name ``nN`` and the address 10.77.0.N."""
+class Nodes:
+    """Nodes of one cluster; node N has the name ``nN``."""
 
-    def __init__(self, wires: Switch, root: Path, size: int, **settings: object) -> None:
-        self.switch = wires
-        self._root = root
-        self._settings = settings
+    def __init__(self) -> None:
         self.nodes: list[ServedNode] = []
-        for _ in range(size):
-            self.add()
-
-    def add(self, **settings: object) -> ServedNode:
-        """One more machine, with its node still to be started."""
-        namespace = self.switch.host()
-        number = len(self.nodes) + 1
-        home = self._root / f"n{number}"
-        tiny_model_dir(home / "models" / MODEL, endless=True)
-        node = ServedNode(
-            home,
-            namespace=namespace,
-            address=self.switch.reach(number),
-            **{
-                "cluster": "lan",
-                "cluster_secret": SECRET,
-                "cluster_host": f"10.77.0.{number}",
-                "node_name": f"n{number}",
-                "threads": 1,
-                **self._settings,
-                **settings,
-            },
-        )
-        self.nodes.append(node)
-        return node
 
     def start(self) -> None:
         for node in self.nodes:
@@ -88,6 +60,41 @@ class Lan:
     def master(self, seen_by: ServedNode) -> ServedNode:
         leader = seen_by.get("/state")["master"]
         return next(node for node in self.nodes if self.node_id(node) == leader)
+
+
+class Lan(Nodes):
+    """Each on a machine of its own; node N has the address 10.77.0.N."""
+
+    def __init__(self, wires: Switch, root: Path, size: int, **settings: object) -> None:
+        super().__init__()
+        self.switch = wires
+        self._root = root
+        self._settings = settings
+        for _ in range(size):
+            self.add()
+
+    def add(self, **settings: object) -> ServedNode:
+        """One more machine, with its node still to be started."""
+        namespace = self.switch.host()
+        number = len(self.nodes) + 1
+        home = self._root / f"n{number}"
+        tiny_model_dir(home / "models" / MODEL, endless=True)
+        node = ServedNode(
+            home,
+            namespace=namespace,
+            address=self.switch.reach(number),
+            **{
+                "cluster": "lan",
+                "cluster_secret": SECRET,
+                "cluster_host": f"10.77.0.{number}",
+                "node_name": f"n{number}",
+                "threads": 1,
+                **self._settings,
+                **settings,
+            },
+        )
+        self.nodes.append(node)
+        return node
 
 
 def _up(view: dict[str, Any]) -> list[str]:
