@@ -8,6 +8,7 @@ from support.sim.mutants import MUTANTS, Mutant
 from support.sim.run import Outcome, simulate
 
 A_FEW = [range(first, first + 10) for first in range(0, 200, 10)]
+ONCE_BROKEN = (359, 921, 1031, 1155, 1473, 2017, 2269, 2700)
 MANY = [range(first, first + 100) for first in range(1000, 3000, 100)]
 
 
@@ -26,6 +27,11 @@ def _run(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", A_FEW, ids=_name)
 def test_nothing_breaks(seeds: range) -> None:
     _run(seeds)
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_what_once_broke_does_not_again(seed: int) -> None:
+    simulate(seed)
 
 
 @pytest.mark.slow
