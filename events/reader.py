@@ -133,7 +133,8 @@ class LogReader:
             yield from rows
 
     def decision(self, decision_id: int) -> Committed | None:
-        """A decision by its id."""
+        """A decision by its id. Raises `LogIncomplete`."""
+        self._refuse_before_base(decision_id - 1, "decision_id")
         return self._one("decision_id = ?", decision_id)
 
     def decision_of(self, command_id: str) -> Committed | None:

@@ -53,7 +53,9 @@ class BaseConformance(Pair):
             assert reader.base() == reader.base_at(AT) == base_of(master, driver)
             assert (reader.decision_id_at(38), reader.decision_id_at(37)) == (AT, 0)
             assert reader.hash_at(38) == base_of(master, driver).event_hash != ""
-            assert (reader.hash_at(37), reader.decision(AT)) == ("", None)
+            assert (reader.hash_at(37), reader.decision(AT + 1)) == ("", None)
+            with pytest.raises(LogIncomplete):
+                reader.decision(AT)
         assert check(joined.path, driver=driver).ok
 
     def test_it_goes_on_from_there(self, master: EventLog, joined: EventLog, driver: Driver):
