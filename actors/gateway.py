@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from actors.address import Address
 from actors.deferred import awaitable
 from actors.downloader import Describe
+from actors.generation import Generation, Item, TaskEnd
 from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.replica import Paths, fold, follow
 from actors.settings import Settings
 from actors.streams import PromptFor, PromptShelf, Said, TokenHub
 from engines.contract import Prompt
-from engines.wire import Admitted, Chunk, Progress, TaskDone
+from engines.wire import Admitted, Progress, TaskDone
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Command
@@ -37,9 +38,6 @@ from projections.state import ClusterState
 
 T = TypeVar("T")
 
-TaskEnd = ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled
-Item = Admitted | Chunk | TaskEnd
-
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
 _NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
@@ -50,79 +48,6 @@ EARLY_TASKS = 1024
 """Tasks whose first words are kept though the log does not have them yet."""
 
 logger = logging.getLogger("cuebook.gateway")
-
-
-class Generation:
-    """The tasks of one request and what comes of them: iterate over (index of the task, item).
-
-    It ends when every task has its terminal event. Close it when nobody listens any more.
-    """
-
-    def __init__(self, gateway: Gateway, request_id: str) -> None:
-        self.request_id = request_id
-        self.task_ids: list[str] = []
-        self._gateway = gateway
-        self._open: dict[str, int] = {}
-        self._items: deque[tuple[int, Item]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._closed = ""
-
-    def __aiter__(self) -> Generation:
-        """The generation itself."""
-        return self
-
-    async def __anext__(self) -> tuple[int, Item]:
-        """The next item; waits for it."""
-        while not self._items:
-            if self.over:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._items.popleft()
-
-    @property
-    def over(self) -> bool:
-        """True once every task has its terminal event."""
-        return bool(self.task_ids) and not self._open
-
-    @property
-    def waiting(self) -> int:
-        """Items that have come and were not taken yet."""
-        return len(self._items)
-
-    def close(self, reason: str) -> None:
-        """Cancel what is still open and take no more. Closing twice is closing once."""
-        if self._closed:
-            return
-        self._closed = reason
-        self._items.clear()
-        if self._open:
-            self._gateway.cancel(list(self._open), reason)
-
-    # For the gateway
-
-    def created(self, task: ev.TaskCreated) -> None:
-        """A task of the request is in the log."""
-        self._open[task.task_id] = task.index
-        self.task_ids.append(task.task_id)
-        if self._closed:
-            self._gateway.cancel([task.task_id], self._closed)
-
-    def index(self, task_id: str) -> int:
-        """The index of an open task."""
-        return self._open[task_id]
-
-    def put(self, task_id: str, item: Item) -> None:
-        """Something came of a task."""
-        index = self._open.get(task_id)
-        if index is None:
-            return
-        if isinstance(item, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
-            del self._open[task_id]
-        if not self._closed:
-            self._items.append((index, item))
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Gateway:
@@ -227,7 +152,7 @@ class Gateway:
         ``prompts`` has one prompt a task. A repeated ``command_id`` is refused: its answer is gone.
         """
         request_id = fresh("request")
-        generation = Generation(self, request_id)
+        generation = Generation(request_id, self.cancel)
         self._requests[request_id] = generation
         self._shelf.put(request_id, prompts)
         command = cmd.CreateTasks(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from actors.gateway import Gateway, Generation
+from actors.gateway import Gateway
+from actors.generation import Generation
 from api.answers import encode, json_response
 from api.errors import ApiError, error_response, from_cause, from_exception
 from api.openai.encoding import DONE, ChunkEncoder, Head

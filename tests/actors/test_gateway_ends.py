@@ -15,7 +15,8 @@ from actors import gateway as gateways
 from actors.actor import Actor, spawn
 from actors.address import Address
 from actors.decider import NAME, VERSION, decide
-from actors.gateway import Gateway, Generation
+from actors.gateway import Gateway
+from actors.generation import Generation
 from actors.replica import Paths
 from actors.settings import Settings
 from actors.streams import PromptFor, PromptShelf, TokenHub

@@ -59,7 +59,15 @@ def test_eight_at_once_equal_one_alone(client: openai.OpenAI) -> None:
 
 
 def test_chunks_are_as_openai_says(node: LocalNode) -> None:
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "n": 2, "seed": 3, "logprobs": True, "top_logprobs": 2}
+    body = {
+        "model": MODEL,
+        "messages": HELLO,
+        "max_tokens": 6,
+        "n": 2,
+        "seed": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     *chunks, end = events(node, "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
     assert end == "[DONE]"
     decoded = [json.loads(chunk) for chunk in chunks]
