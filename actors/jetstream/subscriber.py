@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
 
 from actors.jetstream.messages import decode, epoch_of
 from actors.jetstream.store import UNREACHABLE, Store, told
@@ -82,11 +83,13 @@ class Subscriber:
                 await subscription.unsubscribe()
 
     async def _check_stream(self) -> None:
-        last = (await self._store.js.stream_info(self._store.stream)).state.last_seq
+        name = self._store.stream
+        try:
+            last = (await self._store.js.stream_info(name)).state.last_seq
+        except NotFoundError as error:
+            raise StreamChanged(f"The NATS stream {name} is gone.") from error
         if last < self._after:
-            raise StreamChanged(
-                f"The NATS stream {self._store.stream} ends at message {last}, and had {self._after} before."
-            )
+            raise StreamChanged(f"The NATS stream {name} ends at message {last}, and had {self._after}.")
 
     async def _batch(self, subscription: Subscription) -> Delivered:
         """What has come: at least one message, all of one epoch."""

@@ -90,7 +90,7 @@ async def connect(settings: NatsSettings) -> Client:
         await client.close()
         servers = ", ".join(_without_password(server) for server in settings.servers)
         raise TransportError(
-            f"No NATS server answers at {servers} ({error or type(error).__name__}): check that it runs "
+            f"No NATS server answers at {servers} ({str(error) or type(error).__name__}): check that it runs "
             "and that the address, user and password are right."
         ) from error
     return client

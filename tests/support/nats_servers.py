@@ -41,6 +41,7 @@ class NatsServer:
         self.port = quiet_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         files = ["-js", "-sd", str(root / name)] if jetstream else []
+        self.urls = (self.url,)
         self._output = root / f"{name}.txt"
         self._command = [binary(), "-n", name, "-a", "127.0.0.1", "-p", str(self.port), *files, *options]
         self._process: subprocess.Popen[bytes] | None = None

@@ -214,16 +214,21 @@ class StreamedNode:
 
 @contextmanager
 def streamed_nodes(
-    root: Path, servers: tuple[str, ...], node_ids: str = "abc", cluster: str = "stage"
+    root: Path,
+    servers: tuple[str, ...],
+    node_ids: str = "abc",
+    cluster: str = "stage",
+    *,
+    lead: bool = True,
 ) -> Iterator[list[StreamedNode]]:
-    """Nodes that are up, with one of them leading."""
+    """Nodes that are up, and with ``lead`` one of them leads."""
     nodes = [StreamedNode(root, f"node-{name}", cluster, servers) for name in node_ids]
     try:
         for node in nodes:
             node.start()
         for node in nodes:
             node.wait_up()
-        eventually(lambda: any(node.leads for node in nodes), 30)
+        eventually(lambda: not lead or any(node.leads for node in nodes), 30)
         yield nodes
     finally:
         for node in nodes:
