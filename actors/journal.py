@@ -155,6 +155,7 @@ class Journal(Actor):
         self._waiting: list[Append] = []
         self._role: Role = Masterless()
         self._listener: Callable[[Role | Branch], None] | None = None
+        self._untold: list[Branch] = []
         self._send: Callable[[str, bytes], bool] | None = None
         self._newcomer: Newcomer | None = None
         self._timer: Timer | None = None
@@ -198,6 +199,7 @@ class Journal(Actor):
                 return self._log.head
             case Listen():
                 self._listener = message.listener
+                self._tell_branches()
                 return Standing(self._role, frozenset(self._peers))
             case FromPeer():
                 self._order(io.Received(message.node_id, msg.decode(message.payload)))
@@ -304,8 +306,16 @@ class Journal(Actor):
             mark_unusable(self._paths.log, str(error))
             raise JournalFailed(f"The node starts with an empty log. {error}") from error
         self._feed.rewound(effect.fork, rewound.appended)
-        if rewound.rejected and self._listener is not None:
-            self._listener(Branch(effect.fork, winner, effect.reason, rewound.rejected))
+        if rewound.rejected:
+            self._untold.append(Branch(effect.fork, winner, effect.reason, rewound.rejected))
+            self._tell_branches()
+
+    def _tell_branches(self) -> None:
+        """A log may go back before there is anybody to tell."""
+        if self._listener is not None:
+            for branch in self._untold:
+                self._listener(branch)
+            self._untold.clear()
 
     # A long log's new node
 
