@@ -1,6 +1,6 @@
-"""Who gives the log its next index: the mesh's election, replication and merging, as a pure state machine.
+"""Who gives the log its next index, as pure state machines: no clock, no thread, no I/O.
 
-`core` is the machine, `messages` what nodes say to each other, `interface` what its shell gives it and
-carries out for it. No clock, no thread, no I/O: the journal is the shell in a node, and the simulator in
-tests.
+`core` is that of the mesh (election, replication and merging), `messages` what its nodes say to each other,
+`interface` what the shell gives it and carries out for it. `leased` is that of a log on NATS. The journal is the
+shell in a node; the simulator in tests has one of its own.
 """

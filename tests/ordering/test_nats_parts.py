@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -220,3 +221,27 @@ def _ask(nodes: list[StreamedNode], command_id: str) -> bool:
         if node.leads:
             node.ask(command_id)
     return False
+
+
+def test_without_servers_nobody_leads_and_with_them_all_goes_on(tmp_path: Path) -> None:
+    with nats_servers(tmp_path, 1) as (server,), streamed_nodes(tmp_path, server.urls, "ab") as nodes:
+        master = next(node for node in nodes if node.leads)
+        master.decide("before-1")
+        server.kill()
+        eventually(lambda: not any(node.leads for node in nodes))
+        master.ask("during-1")
+        eventually(lambda: master.answer("during-1"))
+        assert master.answer("during-1")[0] == "failed"
+        server.start()
+        eventually(lambda: any(node.leads for node in nodes), 30)
+        next(node for node in nodes if node.leads).decide("during-1", "after-1")
+        eventually(lambda: commands(nodes[0]) == commands(nodes[1]))
+        assert commands(master).count("during-1") == 1
+
+
+def test_a_node_stops_though_its_servers_are_gone(tmp_path: Path) -> None:
+    with nats_servers(tmp_path, 1) as (server,), streamed_nodes(tmp_path, server.urls, "a") as (node,):
+        server.kill()
+        began = time.monotonic()
+        node.stop()
+        assert time.monotonic() - began < 8
