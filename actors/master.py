@@ -138,6 +138,8 @@ class Master(Actor):
         self._term = 0
         self._peers: set[str] = set()
         self._in_flight: dict[str, _Pending] = {}
+        self._newest: Deferred[Committed] | None = None
+        """The answer to the last decision made here; all before it are answered earlier."""
         self._waiting: dict[str, _Waiting] = {}
         self._timer: Timer | None = None
 
@@ -188,6 +190,7 @@ class Master(Actor):
 
     def _take_role(self, role: Role) -> None:
         self._term += 1
+        self._newest = None
         if isinstance(role, Lead):
             self._lead(role.epoch)
         else:
@@ -236,7 +239,8 @@ class Master(Actor):
         """The answer to a report without news, once all that it rests on is on the disk."""
         answer = Deferred[Unchanged]()
         unchanged = Unchanged(state.seq)
-        if not self._in_flight:
+        newest = self._newest
+        if newest is None:
             answer.resolve(unchanged)
             return answer
 
@@ -246,8 +250,7 @@ class Master(Actor):
             else:
                 answer.fail(done.error)
 
-        newest = next(reversed(self._in_flight.values()))
-        newest.reply.add_done_callback(settle)
+        newest.add_done_callback(settle)
         return answer
 
     def _decide(self, state: ClusterState, command: Command, *, epoch: int) -> Deferred[Committed] | None:
@@ -283,6 +286,7 @@ class Master(Actor):
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
+        self._newest = reply
         self._in_flight[command.command_id] = _Pending(command, reply)
         reply.add_done_callback(lambda _: self._in_flight.pop(command.command_id, None))
         self._journal.tell(Append(encoded, state.seq, reply))
