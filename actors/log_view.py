@@ -6,6 +6,7 @@ from pathlib import Path
 
 from actors.ordering.epochs import NO_EPOCH, Epoch, Run
 from actors.ordering.followers import MAX_BYTES
+from events import ends
 from events.drivers import Driver
 from events.reader import LogReader
 
@@ -15,6 +16,7 @@ class OrderedLog:
 
     def __init__(self, path: Path, driver: Driver) -> None:
         self._reader = LogReader.open(path, driver=driver)
+        self._runs: list[Run] = []
 
     def close(self) -> None:
         """Close the connection."""
@@ -26,8 +28,16 @@ class OrderedLog:
         return (Epoch(*epoch) if epoch is not None else NO_EPOCH), index
 
     def runs(self) -> list[Run]:
-        """The run map."""
-        return [Run(Epoch(*run[:3]), run.first, run.last) for run in self._reader.runs()]
+        """The run map. It is read anew only where another run is the newest."""
+        newest = self._reader.newest_run()
+        if newest is None:
+            return []
+        run = _run(newest)
+        if self._runs and self._runs[-1][:2] == run[:2]:
+            self._runs[-1] = run
+        else:
+            self._runs = [_run(each) for each in self._reader.runs()]
+        return list(self._runs)
 
     def begins(self) -> int:
         """The decision that the log begins after while its past is still to come, else 0."""
@@ -45,3 +55,7 @@ class OrderedLog:
     def hash_at(self, index: int) -> str:
         """The chain hash of a decision, which no other history has."""
         return self._reader.decision_hash(index)
+
+
+def _run(run: ends.Run) -> Run:
+    return Run(Epoch(*run[:3]), run.first, run.last)

@@ -202,6 +202,12 @@ class LogReader:
         with self._moment():
             return runs(self._connection, self.last_decision())
 
+    def newest_run(self) -> Run | None:
+        """The last of the runs, which tells the others: an epoch is begun after one history only."""
+        with self._moment():
+            run = newest_run(self._connection)
+            return run and run._replace(last=self.last_decision())
+
     def last(self) -> tuple[tuple[int, str, str] | None, int]:
         """The epoch (n, node_id, incarnation) and the id of the newest decision; None and 0 without one."""
         with self._moment():

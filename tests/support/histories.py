@@ -51,10 +51,14 @@ FAILURES = (
 
 
 class History:
-    """A cluster that lives by chance. Iterate over it for drafts; ``state`` is what they fold to."""
+    """A cluster that lives by chance. Iterate over it for drafts; ``state`` is what they fold to.
 
-    def __init__(self, seed: int) -> None:
+    ``epochs`` in some 110 decisions begin a new epoch.
+    """
+
+    def __init__(self, seed: int, *, epochs: float = 1.0) -> None:
         self.state = ClusterState()
+        self._weights = {**_WEIGHTS, _new_epoch: epochs}
         self._random = random.Random(seed)
         self._now = 1_780_000_000.0
         self._steps = 0
@@ -136,8 +140,7 @@ class History:
         assert violations(self.state) == []
 
     def _any(self) -> Command:
-        makers = list(_WEIGHTS)
-        (maker,) = self._random.choices(makers, weights=[_WEIGHTS[each] for each in makers])
+        (maker,) = self._random.choices(list(self._weights), weights=list(self._weights.values()))
         return maker(self)
 
     def _id(self) -> str:
@@ -377,7 +380,6 @@ _WEIGHTS: dict[Callable[[History], Command], int] = {
     _delete: 1,
     _node_starts: 1,
     _node_stops: 1,
-    _new_epoch: 1,
 }
 
 

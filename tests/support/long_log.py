@@ -23,7 +23,7 @@ SNAPSHOT_AGE = 10_000
 def make_home(home: Path, n_events: int) -> Path:
     """A home with a log of ``n_events``, a snapshot and tables; the nodes of that history have stopped."""
     home.mkdir(parents=True)
-    log, history = EventLog.open(home / "log.db"), History(1)
+    log, history = EventLog.open(home / "log.db"), History(1, epochs=0.01)
     drafts = iter(history)
     while log.head < n_events:
         log.append(list(islice(drafts, BATCH)))
