@@ -15,7 +15,18 @@ from actors.journal import Flush, FromPeer, Journal, JournalFailed, Lead, Role, 
 from actors.log_aside import open_log
 from actors.log_view import OrderedLog
 from actors.ordering import interface as io
-from actors.ordering.leased import Delivered, Effect, Granted, Holder, Input, Leased, Lost, Publish, Resign
+from actors.ordering.leased import (
+    Common,
+    Delivered,
+    Effect,
+    Granted,
+    Holder,
+    Input,
+    Leased,
+    Lost,
+    Publish,
+    Resign,
+)
 from actors.refusal import Stopped
 from actors.replica import Paths
 from events.ends import EMPTY
@@ -64,7 +75,7 @@ class StreamedJournal(Journal):
             case Delivered():
                 self._advance(message)
                 self._stream.taken()
-            case Granted() | Lost() | Holder():
+            case Common() | Granted() | Lost() | Holder():
                 self._advance(message)
             case Failed():
                 raise JournalFailed(f"The stream can't be followed: {message.error}") from message.error

@@ -13,8 +13,8 @@ from actors.deferred import Deferred
 from actors.jetstream.lease import Lease
 from actors.jetstream.messages import decode
 from actors.jetstream.publisher import Publisher
-from actors.jetstream.store import Store, open_store
-from actors.jetstream.subscriber import Subscriber
+from actors.jetstream.store import Store, open_store, patiently
+from actors.jetstream.subscriber import StreamChanged, Subscriber
 from actors.net.nats import NatsSettings, connect
 from actors.net.transport import TransportError
 from actors.ordering.interface import Member
@@ -134,25 +134,13 @@ class JetStream:
         try:
             store = await open_store(client, self._settings.cluster)
             self.max_entry = client.max_payload - _HEADROOM
-            with contextlib.closing(log()) as opened:
-                found = await _common(store, opened)
-            await self._work(store, me, post, found, common)
+            await self._work(store, me, log, post, common)
         finally:
             await client.close()
 
     async def _work(
-        self,
-        store: Store,
-        me: Member,
-        post: Post,
-        found: Common,
-        common: Deferred[Common],
+        self, store: Store, me: Member, log: OpenLog, post: Post, common: Deferred[Common]
     ) -> None:
-        async def deliver(batch: Delivered) -> None:
-            self._taken.clear()
-            post(batch)
-            await self._taken.wait()
-
         def tell(event: Input) -> None:
             if isinstance(event, Granted):
                 publisher.begin(event)
@@ -160,15 +148,11 @@ class JetStream:
                 publisher.end()
             post(event)
 
+        found = await patiently(lambda: _common(store, log))
         lease = self._lease = Lease(store, me, tell)
         publisher = self._publisher = Publisher(store, lambda: lease.give_up(lease.term))
         common.resolve(found)
-        work = [
-            lease.run(),
-            publisher.run(),
-            Subscriber(store, found.number, deliver).run(),
-            self._ended.wait(),
-        ]
+        work = [lease.run(), publisher.run(), self._follow(store, log, post, found), self._ended.wait()]
         tasks = [asyncio.ensure_future(each) for each in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -178,8 +162,37 @@ class JetStream:
         for task in done:
             task.result()
 
+    async def _follow(self, store: Store, log: OpenLog, post: Post, found: Common) -> None:
+        """Deliver what the stream holds from ``found`` on, for ever; anew where it has lost something."""
 
-async def _common(store: Store, log: LocalLog) -> Common:
+        async def deliver(batch: Delivered) -> None:
+            self._taken.clear()
+            post(batch)
+            await self._taken.wait()
+
+        while True:
+            try:
+                await Subscriber(store, found.number, deliver).run()
+            except StreamChanged as change:
+                logger.warning("The log is compared with its stream again: %s", change)
+            found = await self._compared_again(store, log)
+            post(found)
+
+    async def _compared_again(self, store: Store, log: OpenLog) -> Common:
+        while True:
+            try:
+                await open_store(store.client, self._settings.cluster)  # which makes a stream that is gone
+                return await patiently(lambda: _common(store, log))
+            except TransportError as error:
+                logger.warning("%s", error)
+
+
+async def _common(store: Store, log: OpenLog) -> Common:
+    with contextlib.closing(log()) as opened:
+        return await _compared(store, opened)
+
+
+async def _compared(store: Store, log: LocalLog) -> Common:
     """Where log and stream part.
 
     Entries are chained: where two are the same, so is all before them. So halving finds it.

@@ -50,17 +50,17 @@ class Store(NamedTuple):
 async def open_store(client: Client, cluster: str) -> Store:
     """Find the cluster's stream and bucket, or make them. Raises `TransportError`."""
     js = JetStreamContext(client, timeout=_TIMEOUT_S)
-    await _patiently(js.account_info)
+    await patiently(js.account_info)
     tag = tag_of(cluster).hex()
     root, stream, bucket = f"cuebook.{tag}.log", f"cuebook_{tag}", f"cuebook_{tag}_lease"
     about = f"Cuebook's log of cluster {cluster!r}, format {FORMAT}"
-    replicas = await _patiently(lambda: _stream(js, stream, root, about))
-    leases = await _patiently(lambda: _bucket(js, bucket, about, replicas))
+    replicas = await patiently(lambda: _stream(js, stream, root, about))
+    leases = await patiently(lambda: _bucket(js, bucket, about, replicas))
     return Store(client, js, stream, root, leases)
 
 
-async def _patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Ask again where the servers are not ready yet."""
+async def patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Ask again for a while where the servers are not ready yet. Raises `TransportError` in the end."""
     now = asyncio.get_running_loop().time
     began = now()
     while True:

@@ -24,6 +24,7 @@ _BEAT_S = 1.0
 _SILENCE_S = 3.2
 _PAUSE_S = 0.25
 _ABANDONED_S = 10.0
+_LOST_S = 5.0  # a server that is behind may speak for the others for a moment
 
 
 class StreamChanged(Exception):
@@ -31,7 +32,7 @@ class StreamChanged(Exception):
 
 
 class _Broken(Exception):
-    """The consumer must be made anew."""
+    """The consumer must be made anew, later."""
 
 
 class Subscriber:
@@ -45,6 +46,8 @@ class Subscriber:
         self._after = after
         self._deliver = deliver
         self._left: list[Msg] = []
+        self._now = asyncio.get_running_loop().time
+        self._less_since = 0.0
 
     async def run(self) -> None:
         """Follow the stream, for ever, over whatever breaks."""
@@ -83,13 +86,19 @@ class Subscriber:
                 await subscription.unsubscribe()
 
     async def _check_stream(self) -> None:
-        name = self._store.stream
+        """Raises `StreamChanged` where the stream has had less than before for a while."""
         try:
-            last = (await self._store.js.stream_info(name)).state.last_seq
-        except NotFoundError as error:
-            raise StreamChanged(f"The NATS stream {name} is gone.") from error
-        if last < self._after:
-            raise StreamChanged(f"The NATS stream {name} ends at message {last}, and had {self._after}.")
+            last = (await self._store.js.stream_info(self._store.stream)).state.last_seq
+        except NotFoundError:
+            last = -1
+        if last >= self._after:
+            self._less_since = 0.0
+            return
+        self._less_since = self._less_since or self._now()
+        what = f"the NATS stream ends at message {last}" if last >= 0 else "the NATS stream is gone"
+        if self._now() - self._less_since > _LOST_S:
+            raise StreamChanged(f"{what}, and had {self._after} before")
+        raise _Broken(what)
 
     async def _batch(self, subscription: Subscription) -> Delivered:
         """What has come: at least one message, all of one epoch."""

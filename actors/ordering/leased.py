@@ -43,6 +43,16 @@ class StreamedLog(Protocol):
         ...
 
 
+class Common(NamedTuple):
+    """The log is the stream's up to its entry ``last``, with which the stream's message ``number`` ends.
+
+    Said at the start, and again where the stream has lost something.
+    """
+
+    last: int
+    number: int
+
+
 class Delivered(NamedTuple):
     """What the stream's next messages hold, up to number ``upto``, all published in ``epoch``."""
 
@@ -70,7 +80,7 @@ class Holder(NamedTuple):
     node_id: str
 
 
-Input = Delivered | Granted | Lost | Holder
+Input = Common | Delivered | Granted | Lost | Holder
 
 
 class Publish(NamedTuple):
@@ -89,13 +99,6 @@ class Resign(NamedTuple):
 
 Effect = io.Lead | io.Follow | io.Masterless | io.Append | io.Rewind | Publish | Resign
 """To be carried out in their order, all of them before the next input."""
-
-
-class Common(NamedTuple):
-    """The log is the stream's up to its entry ``last``, with which the stream's message ``number`` ends."""
-
-    last: int
-    number: int
 
 
 class Leased:
@@ -118,6 +121,9 @@ class Leased:
         """What follows from an input. The log must be as the effects before left it."""
         self._effects = []
         match event:
+            case Common():
+                self._resign()
+                self._common, self._seen = event
             case Delivered():
                 self._delivered(event)
             case Granted():
@@ -141,9 +147,8 @@ class Leased:
     def _delivered(self, event: Delivered) -> None:
         self._seen = event.upto
         self._n = max(self._n, event.epoch.n)
-        if self._grant is not None and self._epoch is not None and event.epoch != self._epoch:
-            self._effects.append(Resign(self._grant.term))
-            self._step_down()
+        if self._epoch is not None and event.epoch != self._epoch:
+            self._resign()
         fresh = self._unmatched(event.entries)
         if not fresh:
             return
@@ -178,6 +183,11 @@ class Leased:
             entries = self._log.entries(self._common, MAX_ENTRIES)
             self._offered = self._common + len(entries)
             self._effects.append(Publish(grant.term, self._epoch, entries))
+
+    def _resign(self) -> None:
+        if self._grant is not None:
+            self._effects.append(Resign(self._grant.term))
+            self._step_down()
 
     def _step_down(self) -> None:
         if self._leads:

@@ -154,3 +154,16 @@ def test_what_the_stream_went_on_without_is_rejected(tmp_path: Path) -> None:
     assert node.names() == "abxy"
     assert node.told(Granted(3, upto=2)) == [io.Lead(Epoch(5, "node-a", "start-1"))]
     node.log.close()
+
+
+def test_a_stream_that_lost_something_gets_it_again(node: Node) -> None:
+    node.told(Granted(1, upto=0))
+    own = node.machine.publication([]).epoch
+    mine, _ = entries("abcd")
+    node.told(Delivered(own, 3, mine))
+    assert node.told(Common(2, 1)) == [Resign(1), io.Masterless()]
+    (publish,) = node.told(Granted(5, upto=1))
+    assert isinstance(publish, Publish)
+    assert publish.entries == mine[2:]
+    assert node.told(Delivered(publish.epoch, 2, mine[2:])) == [io.Lead(publish.epoch)]
+    assert node.names() == "abcd"
