@@ -16,7 +16,7 @@ from support.served import ServedNode, eventually
 from events.check import check
 from events.reader import LogReader
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 LONG = int(os.environ.get("CUEBOOK_TEST_EVENTS", "1000000"))
 SHORTER = 60_000

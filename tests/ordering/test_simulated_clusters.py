@@ -57,7 +57,7 @@ def _is_found(mutant: Mutant, seed: int) -> bool:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if m.seeds > 100 else name for name, m in MUTANTS.items()],
+    [pytest.param(name, marks=pytest.mark.soak) if m.seeds > 100 else name for name, m in MUTANTS.items()],
 )
 def test_a_planted_bug_is_found(name: str) -> None:
     assert any(_is_found(MUTANTS[name], seed) for seed in range(MUTANTS[name].seeds))
