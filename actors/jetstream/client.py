@@ -152,7 +152,8 @@ class JetStream:
         lease = self._lease = Lease(store, me, tell)
         publisher = self._publisher = Publisher(store, lambda: lease.give_up(lease.term))
         common.resolve(found)
-        work = [lease.run(), publisher.run(), self._follow(store, log, post, found), self._ended.wait()]
+        follow = self._follow(store, publisher, log, post, found)
+        work = [lease.run(), publisher.run(), follow, self._ended.wait()]
         tasks = [asyncio.ensure_future(each) for each in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -162,7 +163,9 @@ class JetStream:
         for task in done:
             task.result()
 
-    async def _follow(self, store: Store, log: OpenLog, post: Post, found: Common) -> None:
+    async def _follow(
+        self, store: Store, publisher: Publisher, log: OpenLog, post: Post, found: Common
+    ) -> None:
         """Deliver what the stream holds from ``found`` on, for ever; anew where it has lost something."""
 
         async def deliver(batch: Delivered) -> None:
@@ -175,14 +178,15 @@ class JetStream:
                 await Subscriber(store, found.number, deliver).run()
             except StreamChanged as change:
                 logger.warning("The log is compared with its stream again: %s", change)
-            found = await self._compared_again(store, log)
+            store, found = await self._compared_again(store, log)
+            publisher.move(store)
             post(found)
 
-    async def _compared_again(self, store: Store, log: OpenLog) -> Common:
+    async def _compared_again(self, store: Store, log: OpenLog) -> tuple[Store, Common]:
         while True:
             try:
-                await open_store(store.client, self._settings.cluster)  # which makes a stream that is gone
-                return await patiently(lambda: _common(store, log))
+                opened = await open_store(store.client, self._settings.cluster)
+                return opened, await patiently(lambda: _common(opened, log))
             except TransportError as error:
                 logger.warning("%s", error)
 

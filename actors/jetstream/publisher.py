@@ -48,6 +48,11 @@ class Publisher:
         """The term is over; what was published in it without an answer may still get into the stream."""
         self._term = 0
 
+    def move(self, store: Store) -> None:
+        """Another stream has taken the place of the one before. Ends the term."""
+        self.end()
+        self._store = store
+
     def offer(self, batch: Publish) -> None:
         """Publish a batch behind those before it, while its term lasts."""
         self._waiting.append(batch)

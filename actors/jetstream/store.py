@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,11 +53,19 @@ async def open_store(client: Client, cluster: str) -> Store:
     js = JetStreamContext(client, timeout=_TIMEOUT_S)
     await patiently(js.account_info)
     tag = tag_of(cluster).hex()
-    root, stream, bucket = f"cuebook.{tag}.log", f"cuebook_{tag}", f"cuebook_{tag}_lease"
     about = f"Cuebook's log of cluster {cluster!r}, format {FORMAT}"
-    replicas = await patiently(lambda: _stream(js, stream, root, about))
-    leases = await patiently(lambda: _bucket(js, bucket, about, replicas))
-    return Store(client, js, stream, root, leases)
+    stream = await patiently(lambda: _stream(js, tag, about))
+    name = f"cuebook_{tag}_lease"
+    leases = await patiently(lambda: _bucket(js, name, about, stream.num_replicas or 1))
+    return Store(client, js, f"cuebook_{tag}", root_of(stream), leases)
+
+
+def root_of(stream: StreamConfig) -> str:
+    """Below which the stream's messages are published: another one for each stream that was ever made.
+
+    So nothing that was meant for a stream gets into one that took its place.
+    """
+    return (stream.subjects or [""])[0].removesuffix(".>")
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -78,12 +87,12 @@ async def patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _stream(js: JetStreamContext, name: str, root: str, about: str) -> int:
-    """How many copies the log's stream has, which is made where there is none."""
+async def _stream(js: JetStreamContext, tag: str, about: str) -> StreamConfig:
+    """The log's stream, which is made where there is none."""
     wanted = StreamConfig(
-        name=name,
+        name=f"cuebook_{tag}",
         description=about,
-        subjects=[f"{root}.>"],
+        subjects=[f"cuebook.{tag}.log.{secrets.token_hex(4)}.>"],
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.FILE,
         num_replicas=REPLICAS,
@@ -91,13 +100,13 @@ async def _stream(js: JetStreamContext, name: str, root: str, about: str) -> int
         deny_purge=True,
     )
     try:
-        found = (await js.stream_info(name)).config
+        found = (await js.stream_info(f"cuebook_{tag}")).config
     except NotFoundError:
         found = await _made(js, wanted)
     _check(found, about)
     if found.num_replicas == 1:
-        logger.warning("The log's stream %s is on one NATS server only: losing that loses the order.", name)
-    return found.num_replicas or 1
+        logger.warning("The log is on one NATS server only: losing stream %s loses the order.", found.name)
+    return found
 
 
 async def _made(js: JetStreamContext, wanted: StreamConfig) -> StreamConfig:

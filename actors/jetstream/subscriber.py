@@ -13,7 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from actors.jetstream.messages import decode, epoch_of
-from actors.jetstream.store import UNREACHABLE, Store, told
+from actors.jetstream.store import UNREACHABLE, Store, root_of, told
 from actors.ordering.leased import Delivered
 
 logger = logging.getLogger("cuebook.jetstream")
@@ -86,11 +86,15 @@ class Subscriber:
                 await subscription.unsubscribe()
 
     async def _check_stream(self) -> None:
-        """Raises `StreamChanged` where the stream has had less than before for a while."""
+        """Raises `StreamChanged` where it is another one, or has had less than before for a while."""
         try:
-            last = (await self._store.js.stream_info(self._store.stream)).state.last_seq
+            info = await self._store.js.stream_info(self._store.stream)
         except NotFoundError:
             last = -1
+        else:
+            last = info.state.last_seq
+            if root_of(info.config) != self._store.root:
+                raise StreamChanged("the NATS stream was made anew")
         if last >= self._after:
             self._less_since = 0.0
             return

@@ -129,6 +129,8 @@ class Leased:
             case Granted():
                 self._learn("")
                 self._grant, self._epoch, self._offered = event, None, 0
+                if event.upto < self._seen:
+                    self._resign()  # the stream has lost something, which `Common` will tell
             case Lost(term):
                 if self._grant is not None and self._grant.term == term:
                     self._step_down()

@@ -167,3 +167,12 @@ def test_a_stream_that_lost_something_gets_it_again(node: Node) -> None:
     assert publish.entries == mine[2:]
     assert node.told(Delivered(publish.epoch, 2, mine[2:])) == [io.Lead(publish.epoch)]
     assert node.names() == "abcd"
+
+
+def test_nobody_leads_on_a_stream_that_has_less_than_it_had(node: Node) -> None:
+    node.told(Delivered(OTHER, 3, entries("ab")[0]))
+    assert node.told(Granted(9, upto=2)) == [Resign(9)]
+    assert node.told(Common(0, 0)) == []
+    (publish,) = node.told(Granted(10, upto=0))
+    assert isinstance(publish, Publish)
+    assert publish.entries == entries("ab")[0]

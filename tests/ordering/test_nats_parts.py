@@ -125,7 +125,7 @@ def stream_of(cluster: str, **settings: object) -> StreamConfig:
     tag = tag_of(cluster).hex()
     config = StreamConfig(
         name=f"cuebook_{tag}",
-        subjects=[f"cuebook.{tag}.log.>"],
+        subjects=[f"cuebook.{tag}.log.1.>"],
         description=f"Cuebook's log of cluster {cluster!r}, format 1",
     )
     return config.evolve(**settings)
