@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from actors.deferred import Deferred
@@ -148,7 +149,7 @@ class JetStream:
                 publisher.end()
             post(event)
 
-        found = await patiently(lambda: _common(store, log))
+        found = await patiently(partial(_common, store, log))
         lease = self._lease = Lease(store, me, tell)
         publisher = self._publisher = Publisher(store, lambda: lease.give_up(lease.term))
         common.resolve(found)
@@ -186,7 +187,7 @@ class JetStream:
         while True:
             try:
                 opened = await open_store(store.client, self._settings.cluster)
-                return opened, await patiently(lambda: _common(opened, log))
+                return opened, await patiently(partial(_common, opened, log))
             except TransportError as error:
                 logger.warning("%s", error)
 
