@@ -306,8 +306,9 @@ class Hub(PairOwner):
         except (OSError, TimeoutError):
             return
         if greeted.lane is Lane.INTRODUCTION:
-            self._met(greeted)
-            self._dial_due()
+            if greeted.peer.port:  # else it only looks around, and nobody is to dial back
+                self._met(greeted)
+                self._dial_due()
             return
         link = self._link(channel)
         self._joined(greeted, link)

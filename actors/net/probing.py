@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 
 import aiohttp
+import msgspec
 
 from actors.net.auth import Security, security
 from actors.net.beacon import Beacon, BeaconListener, BeaconSockets, encode_beacon
@@ -20,6 +21,7 @@ from actors.net.mesh_settings import MeshSettings
 from actors.net.observed import Answer, Observed
 from actors.net.seeds import parse_seed
 from actors.net.transport import Peer, TransportError
+from events.ids import fresh
 
 LISTEN_S = 2.5
 """Seconds in which every running node announces itself at least twice."""
@@ -29,7 +31,8 @@ async def observe(settings: MeshSettings, me: Peer, listen_s: float) -> Observed
     """Observe for ``listen_s`` seconds and some. Raises `TransportError` for impossible settings."""
     settings.hosts()
     own = security(settings.cluster, settings.secret, settings.certificates)
-    terms = Terms(me, secrets.token_hex(8), settings.cluster, own.mode)
+    guest = msgspec.structs.replace(me, port=0)  # nobody is to dial back
+    terms = Terms(guest, secrets.token_hex(8), settings.cluster, own.mode)
     seeds = [parse_seed(seed, settings.port) for seed in settings.seeds]
     looped, beacons = await _hear(settings, listen_s)
     heard = [
@@ -42,7 +45,7 @@ async def observe(settings: MeshSettings, me: Peer, listen_s: float) -> Observed
         return Observed(
             settings=settings,
             interfaces=interfaces(),
-            port=await _port(settings, prober),
+            port=await _port(settings, prober, me),
             looped=looped,
             beacons=beacons,
             answers=await prober.greet_all([*seeds, *heard]),
@@ -60,6 +63,11 @@ class _Prober:
     async def greet_all(self, places: Iterable[tuple[str, int]]) -> list[Answer]:
         unique = dict.fromkeys(places)
         return list(await asyncio.gather(*(self.greet(host, port) for host, port in unique)))
+
+    async def greet_as_stranger(self, host: str, port: int) -> Answer:
+        """Greet the node that may be this one: it would refuse its own id, and put that on the record."""
+        stranger = msgspec.structs.replace(self._terms.me, node_id=fresh("node"))
+        return await _Prober(self._client, self._terms._replace(me=stranger), self._own).greet(host, port)
 
     async def greet(self, host: str, port: int) -> Answer:
         try:
@@ -79,7 +87,7 @@ class _Prober:
         return Answer(host=host, port=port, peer=greeted.peer)
 
 
-async def _port(settings: MeshSettings, prober: _Prober) -> str:
+async def _port(settings: MeshSettings, prober: _Prober, me: Peer) -> str:
     if settings.port == 0:
         return "free"
     try:
@@ -87,8 +95,12 @@ async def _port(settings: MeshSettings, prober: _Prober) -> str:
             made.close()
     except TransportError as error:
         host = settings.hosts()[0]
-        answer = await prober.greet("127.0.0.1" if host == "0.0.0.0" else host, settings.port)
-        return "this node" if "this node's own id" in answer.why else str(error)
+        answer = await prober.greet_as_stranger("127.0.0.1" if host == "0.0.0.0" else host, settings.port)
+        if answer.peer is not None:
+            return (
+                "this node" if answer.peer.node_id == me.node_id else f"{error} {_who(answer.peer)} has it."
+            )
+        return f"{error} What has it answers: {answer.why}" if answer.refused else str(error)
     return "free"
 
 

@@ -6,12 +6,15 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from api.cli.errors import CliError
 
 _BYTES = 10 * 1024 * 1024
 _FILES = 5
+_KEPT = 1_000
+"""Warnings of a start; it has seldom any."""
 _FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 
 
@@ -30,11 +33,24 @@ def log_to_files(directory: Path, level: str) -> None:
     logging.root.setLevel(level.upper())
 
 
-def warn_on_terminal() -> None:
-    """Send warnings to standard error too; before the start is over, its own error says it better."""
+def warn_on_terminal() -> Callable[[], None]:
+    """Keep warnings for standard error. Call the result when the start is over: before, its error says more.
+
+    Then those that were kept are written, and later ones at once.
+    """
     terminal = logging.StreamHandler(sys.stderr)
+    kept = logging.handlers.MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+    kept.setLevel(logging.WARNING)
     terminal.setLevel(logging.WARNING)
-    _attach(terminal)
+    _attach(kept)
+
+    def release() -> None:
+        _attach(terminal)
+        logging.root.removeHandler(kept)
+        kept.setTarget(terminal)
+        kept.flush()
+
+    return release
 
 
 def _attach(handler: logging.Handler) -> None:

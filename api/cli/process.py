@@ -37,9 +37,10 @@ def run_node(settings: Settings, work: Callable[[Node], int]) -> int:
     log_to_files(settings.home_path / "logs", settings.log_level)
     node = Node(settings, ApiServer)
     reason = "its command ended"
+    warn_now = warn_on_terminal()
     with stop_on_signals():
         _start(node)
-        warn_on_terminal()
+        warn_now()
         try:
             return work(node)
         except StopRequested as stop:
