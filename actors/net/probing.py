@@ -96,10 +96,10 @@ async def _port(settings: MeshSettings, prober: _Prober, me: Peer) -> str:
     except TransportError as error:
         host = settings.hosts()[0]
         answer = await prober.greet_as_stranger("127.0.0.1" if host == "0.0.0.0" else host, settings.port)
-        if answer.peer is not None:
-            return (
-                "this node" if answer.peer.node_id == me.node_id else f"{error} {_who(answer.peer)} has it."
-            )
+        peer = answer.peer
+        if peer is not None:
+            mine = peer.node_id == me.node_id
+            return "this node" if mine else f"{error} Node {peer.name} ({peer.node_id}) has it."
         return f"{error} What has it answers: {answer.why}" if answer.refused else str(error)
     return "free"
 
