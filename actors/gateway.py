@@ -113,14 +113,18 @@ class Gateway:
         return self._past_complete
 
     async def ask(self, command: Command) -> Committed:
-        """Have a command decided and committed.
+        """Have a command decided and committed; ``state`` has it when this returns.
 
         Raises `Rejected` with the cause, `MailboxFull` or `Stopped` where the master can't take it now,
         `TimeoutError` where the log's disk doesn't answer.
         """
         answer = awaitable(self._master.ask_future(command), self._loop)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await answer
+            committed: Committed = await answer
+        if committed.events:
+            last = committed.events[-1].seq
+            await self.wait_until(lambda state: state.seq >= last, ANSWER_TIMEOUT_S)
+        return committed
 
     async def library(self, message: Any) -> Any:
         """Ask the downloader, see `actors.downloader`. Raises what it raises."""
