@@ -46,8 +46,12 @@ def cancel(command_id: str) -> cmd.CancelTasks:
     return cmd.CancelTasks(command_id=command_id, task_ids=[], reason="for the test")
 
 
+_saying = threading.Lock()
+
+
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    with _saying:  # several threads speak, a line each
+        print(*words, flush=True)
 
 
 class ToldMaster(Master):
