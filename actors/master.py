@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +21,8 @@ from actors.actor import Actor
 from actors.address import Address
 from actors.clock import Timer
 from actors.deferred import Deferred
+from actors.handed_over import HandedOver, Waiting
+from actors.idempotency import check_same, first_answer
 from actors.journal import (
     Append,
     Branch,
@@ -36,7 +36,7 @@ from actors.journal import (
     Role,
     Standing,
 )
-from actors.refusal import Rejected, Stopped
+from actors.refusal import Rejected
 from actors.remote import Unchanged, decode_answer, encode_command
 from actors.replica import Paths
 from actors.router import Forward
@@ -89,17 +89,6 @@ class _Missing(NamedTuple):
     node_id: str
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A command that is decided elsewhere, or will be."""
-
-    command: Command
-    reply: Deferred[Committed | Unchanged]
-    until: float
-    unchanged: Unchanged | None = None
-    """The leader's answer, while the log here is not as far as that."""
-
-
 class _Pending(NamedTuple):
     """A command that is decided here and on its way to the disk."""
 
@@ -140,7 +129,7 @@ class Master(Actor):
         self._in_flight: dict[str, _Pending] = {}
         self._newest: Deferred[Committed] | None = None
         """The answer to the last decision made here; all before it are answered earlier."""
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting = HandedOver(lambda: self._reader.head())
         self._timer: Timer | None = None
 
     def started(self) -> None:
@@ -183,7 +172,7 @@ class Master(Actor):
             case Wake():
                 self._reconcile()
             case _:
-                self._learn(message)
+                self._waiting.learn(message)
         return None
 
     # Roles
@@ -196,8 +185,7 @@ class Master(Actor):
         else:
             self._state = None
             self._leader = role.leader if isinstance(role, Follow) else ""
-        for waiting in list(self._waiting.values()):
-            waiting.unchanged = None
+        for waiting in self._waiting.begin_anew():
             self._pass_on(waiting)
 
     def _lead(self, epoch: int) -> None:
@@ -223,11 +211,11 @@ class Master(Actor):
     ) -> Deferred[Committed] | Deferred[Committed | Unchanged] | Deferred[Unchanged] | Committed:
         pending = self._in_flight.get(command.command_id)
         if pending is not None:
-            _check_same(pending.command, command, "which is being decided")
+            check_same(pending.command, command, "which is being decided")
             return pending.reply
         first = self._reader.decision_of(command.command_id)
         if first is not None:
-            return _repeat(first, command)
+            return first_answer(first, command)
         if self._state is None:
             return self._hand_over(command)
         state = self._state
@@ -297,30 +285,26 @@ class Master(Actor):
     # Commands for another master
 
     def _hand_over(self, command: Command) -> Deferred[Committed | Unchanged]:
-        waiting = self._waiting.get(command.command_id)
+        waiting = self._waiting.find(command)
         if waiting is None:
-            reply = Deferred[Committed | Unchanged]()
-            waiting = _Waiting(command, reply, self.clock.monotonic() + PATIENCE_S)
             if not self._waiting:
                 self.after(RESEND_S, _Resend())
-            self._waiting[command.command_id] = waiting
+            waiting = self._waiting.add(command, self.clock.monotonic() + PATIENCE_S)
             self._pass_on(waiting)
-        else:
-            _check_same(waiting.command, command, "which is being decided")
         return waiting.reply
 
-    def _pass_on(self, waiting: _Waiting) -> None:
+    def _pass_on(self, waiting: Waiting) -> None:
         """To the leader, or to our own decider where that is us by now; else it waits for a leader."""
         command = waiting.command
         if self._state is not None:
-            self._waiting.pop(command.command_id, None)
+            self._waiting.remove(waiting)
             self._settle_here(waiting)
         elif self._leader:
             reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
             answered = partial(_Answered, command.command_id, self._term)
             reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
 
-    def _settle_here(self, waiting: _Waiting) -> None:
+    def _settle_here(self, waiting: Waiting) -> None:
         try:
             answer = self._answer(waiting.command)
         except Rejected as refusal:
@@ -336,46 +320,13 @@ class Master(Actor):
         answer.add_done_callback(settle)
 
     def _answered(self, message: _Answered) -> None:
-        waiting = self._waiting.get(message.command_id)
-        if waiting is None or message.term != self._term or message.reply.error is not None:
-            return  # settled by the log meanwhile, or sent again: to the next leader, over the next link
-        answer = decode_answer(message.reply.get())
-        if answer.outcome == "nothing":
-            waiting.unchanged = Unchanged(answer.seq)
-            self._settle_unchanged()
-        elif answer.outcome == "rejected" and answer.cause is not None:
-            del self._waiting[message.command_id]
-            waiting.reply.fail(Rejected(answer.cause))
-
-    def _learn(self, committed: Sequence[Committed]) -> None:
-        """The log has grown: what was passed on and is in it now is answered."""
-        for decision in committed:
-            waiting = self._waiting.pop(decision.command_id, None)
-            if waiting is None:
-                continue
-            if decision.rejection is not None:
-                waiting.reply.fail(Rejected(decision.rejection))
-            else:
-                waiting.reply.resolve(decision)
-        self._settle_unchanged()
-
-    def _settle_unchanged(self) -> None:
-        """Pass on the leader's word on reports without news as far as the log has come."""
-        unchanged = [waiting for waiting in self._waiting.values() if waiting.unchanged is not None]
-        head = self._reader.head() if unchanged else 0
-        for waiting in unchanged:
-            if waiting.unchanged is not None and waiting.unchanged.seq <= head:
-                del self._waiting[waiting.command.command_id]
-                waiting.reply.resolve(waiting.unchanged)
+        """What fails, or comes after a change of the leader, is passed on again."""
+        if message.term == self._term and message.reply.error is None:
+            self._waiting.answered(message.command_id, decode_answer(message.reply.get()))
 
     def _resend(self) -> None:
-        now = self.clock.monotonic()
-        for command_id, waiting in list(self._waiting.items()):
-            if waiting.until <= now:
-                del self._waiting[command_id]
-                waiting.reply.fail(Stopped("the cluster", "has no master that answers"))
-            elif waiting.unchanged is None:
-                self._pass_on(waiting)
+        for waiting in self._waiting.unanswered(self.clock.monotonic()):
+            self._pass_on(waiting)
         if self._waiting:
             self.after(RESEND_S, _Resend())
 
@@ -449,19 +400,3 @@ def _encoded(draft: Draft) -> EncodedDraft:
     except DraftRefused as error:
         logger.exception("A command or report is refused")
         raise Rejected(Cause(code="not_recordable", message=str(error))) from error
-
-
-def _repeat(first: Committed, command: Command) -> Committed:
-    """The first answer to a repeated command. Raises `Rejected` where it was refused, or is another one."""
-    _check_same(first.command, command, f"decision {first.decision_id}")
-    if first.rejection is not None:
-        raise Rejected(first.rejection)
-    return first
-
-
-def _check_same(first: Command, command: Command, where: str) -> None:
-    if first != command:
-        message = (
-            f"{command.command_id} was the key of another request, {where}: use a new key for a new request."
-        )
-        raise Rejected(Cause(code="idempotency_key_reused", message=message))
