@@ -27,6 +27,7 @@ from engines.contract import GroupSpec, Prompt
 from events import catalogue as ev
 from events import commands as cmd
 from events import status as st
+from events.base import Command
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed
@@ -162,6 +163,7 @@ class Worker(Actor):
         fold(self._state, committed)
         view = self._view
         for decision in committed:
+            self._note_end(decision.command)
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
@@ -197,6 +199,13 @@ class Worker(Actor):
         due = p.next_deadline(self._state, self._view)
         if due is not None:
             self._timer = self.after(max(0.0, due - self.clock.now()), _Wake())
+
+    def _note_end(self, command: Command) -> None:
+        """A runner whose own supervisor has told its end is not alive, though the notice is still to come."""
+        if isinstance(command, cmd.ReportRunner) and isinstance(command.status, st.Failed | st.Shutdown):
+            local = self._view.runners.get(command.runner_id)
+            if local is not None:
+                local.ready = False
 
     def _ended(self, event: ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled) -> None:
         if isinstance(event, ev.TaskFailed):
