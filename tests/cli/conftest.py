@@ -15,10 +15,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
     """A node with a ready instance of a model that ends its answers and of one that never does."""
     home = tmp_path_factory.mktemp("cli-node")
     tiny_model_dir(home / "models" / MODEL)
-    tiny_model_dir(home / "models" / ENDLESS, endless=True, context=16_384)
+    tiny_model_dir(home / "models" / ENDLESS, endless=True)
     with ServedNode(home, node_name="stage") as node:
         for model in (MODEL, ENDLESS):
-            node.ready(node.place(model, context=16_384 if model == ENDLESS else 2048, batch=2))
+            node.ready(node.place(model, context=2048, batch=2))
         yield node
 
 
