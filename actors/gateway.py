@@ -32,7 +32,7 @@ from events.feed import CommitFeed
 from events.ids import fresh
 from events.reader import LogReader
 from events.record import Committed
-from events.values import Cause, PlacementSettings, TaskKind, Usage
+from events.values import NO_TOKENS, Cause, PlacementSettings, TaskKind
 from projections.snapshot import load_state
 from projections.state import ClusterState
 
@@ -40,7 +40,6 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
-_NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 CANCEL_RETRY_S = 0.2
 LAST_TOKENS_S = 5.0
 """Seconds that the last tokens of another node's answer may come after its end in the log."""
@@ -340,7 +339,7 @@ class Gateway:
         )
         cause = Cause(code="superseded", message=message)
         for task_id in [task_id for task_id in self._tasks if task_id not in self.state.tasks]:
-            self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=_NO_TOKENS))
+            self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=NO_TOKENS))
 
     def _lost(self, node_id: str) -> None:
         """Tokens of a node went missing: a text with a hole is no answer."""

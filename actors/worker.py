@@ -31,7 +31,7 @@ from events.base import Command
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed
-from events.values import Cause, Placement, Usage
+from events.values import NO_TOKENS, Cause, Placement
 from projections.snapshot import load_state
 from projections.state import Runner, Task
 
@@ -44,7 +44,6 @@ PREFILL_CHUNK = 1024
 CPU_PREFILL_CHUNK = 128
 """A chunk is one computation that can't be cancelled: on a CPU, 128 tokens take what 1,024 take on a GPU."""
 FETCH_AGAIN_S = 1.0
-_NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 
 
 class _Wake(NamedTuple):
@@ -233,7 +232,7 @@ class Worker(Actor):
         """No runner has it: it has ended as of now."""
         self._view.cancelling.add(step.task.task_id)
         self._shelf.take(step.task.request_id, step.task.index)
-        self._report_task(step.task, cmd.Stopped(usage=_NO_TOKENS))
+        self._report_task(step.task, cmd.Stopped(usage=NO_TOKENS))
 
     def shut_down_runner(self, step: p.ShutDownRunner) -> None:
         """Tell its supervisor."""
@@ -352,7 +351,7 @@ class Worker(Actor):
                 code="prompt_lost",
                 message="The prompt was lost when a part of the node restarted. Send the request again.",
             )
-            self._report_task(task, cmd.Broken(cause=cause, usage=_NO_TOKENS))
+            self._report_task(task, cmd.Broken(cause=cause, usage=NO_TOKENS))
         else:
             self._hub.route(task.task_id, task.api_node)
             self._order(task.runner_id, _generate(task, prompt))

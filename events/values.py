@@ -175,6 +175,10 @@ class Usage(Value, frozen=True):
     completion_tokens: int
 
 
+NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
+"""Of a task that ended before it had any."""
+
+
 class Timings(Value, frozen=True):
     """Seconds of a finished task: waiting in the runner, prefill, decode."""
 

@@ -8,7 +8,7 @@ from events import commands as cmd
 from events.base import Event
 from events.commands import Facts
 from events.ids import drawn, drawn_int
-from events.values import Cause, Sampling, Usage
+from events.values import NO_TOKENS, Cause, Sampling
 from projections.state import ClusterState, Instance, InstanceStatus
 
 MAX_OPEN_TASKS = 1024
@@ -16,8 +16,6 @@ MAX_OPEN_TASKS = 1024
 
 _NEAREST: list[InstanceStatus] = ["placed", "waiting", "failed"]
 """How near an instance is to being ready: which of several a refusal speaks of."""
-
-_NO_TOKENS = Usage(prompt_tokens=0, completion_tokens=0)
 
 
 def create_tasks(state: ClusterState, command: cmd.CreateTasks, facts: Facts) -> list[Event]:
@@ -83,9 +81,9 @@ def task_ended(state: ClusterState, command: cmd.ReportTask, facts: Facts) -> li
 def fail_open_tasks(state: ClusterState, instance_id: str, cause: Cause) -> list[Event]:
     """The ends of all open tasks of an instance; those being cancelled end as cancelled."""
     return [
-        ev.TaskCancelled(task_id=task.task_id, reason=task.cancelled, usage=_NO_TOKENS)
+        ev.TaskCancelled(task_id=task.task_id, reason=task.cancelled, usage=NO_TOKENS)
         if task.cancelled
-        else ev.TaskFailed(task_id=task.task_id, cause=cause, usage=_NO_TOKENS)
+        else ev.TaskFailed(task_id=task.task_id, cause=cause, usage=NO_TOKENS)
         for task in state.tasks.values()
         if task.instance_id == instance_id
     ]
