@@ -11,7 +11,6 @@ node (rest_for_one)
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import threading
 from collections.abc import Callable
@@ -44,6 +43,7 @@ from actors.worker import Worker
 from events import commands as cmd
 from events.drivers import Driver, driver_named
 from events.feed import CommitFeed
+from events.files import write_durably
 from events.ids import fresh
 
 FILE_LIMIT = 65_535
@@ -242,9 +242,7 @@ def node_id(home: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         drawn = fresh("node")
-        fresh_path = path.with_suffix(".new")
-        fresh_path.write_text(f"{drawn}\n")
-        os.replace(fresh_path, path)
+        write_durably(path, f"{drawn}\n".encode())
         return drawn
 
 

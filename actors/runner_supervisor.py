@@ -25,7 +25,7 @@ from engines.wire import Channel, ChannelClosed, FromRunner, ToRunner
 from events import commands as cmd
 from events import status as st
 from events.ids import fresh
-from events.values import Cause, Placement, Rank, Usage
+from events.values import NO_TOKENS, Cause, Placement, Rank
 
 STOP_GRACE_S = 5.0
 """Seconds that a runner has to end by itself when told to, or after it has said that it failed."""
@@ -155,8 +155,7 @@ class RunnerSupervisor(Actor):
         if not isinstance(message, wire.Generate):
             raise error
         cause = Cause(code="invalid_prompt", message=f"The prompt can't be passed to the model: {error}.")
-        usage = Usage(prompt_tokens=0, completion_tokens=0)
-        self._task_ended(wire.TaskBroken(task_id=message.task_id, cause=cause, usage=usage))
+        self._task_ended(wire.TaskBroken(task_id=message.task_id, cause=cause, usage=NO_TOKENS))
 
     def _shut_down(self) -> None:
         if self._told_to_stop:

@@ -23,7 +23,7 @@ from engines.wire import (
     TaskDone,
     TaskDropped,
 )
-from events.values import Cause, Sampling, Timings, Usage
+from events.values import NO_TOKENS, Cause, Sampling, Timings, Usage
 
 
 class StepFailed(Exception):
@@ -196,9 +196,7 @@ class Serving:
 
 def broken(task_id: str, cause: Cause, usage: Usage | None = None) -> TaskBroken:
     """The end of a task that gets no answer."""
-    return TaskBroken(
-        task_id=task_id, cause=cause, usage=usage or Usage(prompt_tokens=0, completion_tokens=0)
-    )
+    return TaskBroken(task_id=task_id, cause=cause, usage=usage or NO_TOKENS)
 
 
 def _unexpected(code: str, error: Exception) -> Cause:
