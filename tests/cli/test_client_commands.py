@@ -123,6 +123,7 @@ def test_ctrl_c_cancels_the_answer_and_not_the_program(cuebook: Cuebook, served:
     terminal.wait_for("> ")
     terminal.type("\x03")
     terminal.wait_for("(Ctrl-D ends)")
+    terminal.wait_for("> ")  # until the prompt is there the terminal is in line mode, where a Ctrl-D is lost
     terminal.type("\x04")
     assert terminal.end() == 0
     deadline = time.monotonic() + 10
@@ -158,14 +159,22 @@ class Terminal:
         self._read = len(self.shown)
 
     def end(self) -> int:
+        """The exit code of the command, once it has closed its terminal."""
+        while self._more_or_end("the command's end"):
+            pass
         _, status = os.waitpid(self._pid, 0)
         os.close(self._fd)
         return os.waitstatus_to_exitcode(status)
 
     def _more(self, missing: str) -> None:
+        if not self._more_or_end(missing):
+            pytest.fail(f"the command ended before {missing}")
+
+    def _more_or_end(self, missing: str) -> bool:
         ready, _, _ = select.select([self._fd], [], [], 30)
         assert ready, f"not seen within 30 s: {missing}"
         try:
             self.shown += os.read(self._fd, 4096).decode(errors="replace")
-        except OSError:
-            pytest.fail(f"the command ended before {missing}")
+        except OSError:  # how a terminal tells that nobody is left at its other end
+            return False
+        return True
