@@ -42,13 +42,13 @@ from actors.replica import Paths
 from actors.router import Forward
 from events import commands as cmd
 from events.base import Command, Event, Report
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.errors import DraftRefused
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed, Draft
 from events.to_rows import EncodedDraft
-from events.values import Cause
+from events.values import Cause, Policy
 from projections.evolve import apply
 from projections.snapshot import load_state
 from projections.state import ClusterState

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import platformdirs
 
-from events.commands import Policy
+from events.values import Policy
 
 PREFIX = "CUEBOOK_"
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from events.base import Value
+from events.experts import EplbSettings, ExpertDispatch, ExpertFormat, LayerMoves, StagedSlot
 from events.values import Cause, Dtype, EngineReport, FinishReason, ModelCard, Sampling, TaskKind
 
-Strategy = Literal["pipeline", "tensor"]
-"""How ranks share a model: each some of the layers, or each a part of every layer."""
+Strategy = Literal["pipeline", "tensor", "expert"]
+"""How ranks share a model: each some layers, or a part of every layer, or some experts of every layer."""
 Backend = Literal["ring", "jaccl"]
 """What carries the collectives of MLX: TCP between neighbours, or RDMA."""
 
@@ -31,6 +32,18 @@ class GroupSpec(Value, frozen=True, kw_only=True):
     """Seconds that the ranks may take to meet."""
 
 
+class ExpertShard(Value, frozen=True, kw_only=True):
+    """How the experts of a model are spread over the ranks of a group; ``slots`` is P, those of a layer."""
+
+    dispatch: ExpertDispatch
+    format: ExpertFormat
+    slots: int
+    eplb: EplbSettings | None = None
+    epoch: int = 0
+    maps: list[list[int]] = []
+    """With EPLB: the logical expert in each slot of each MoE layer, as the log has it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
     """What a runner is to load and how. Fixed for the runner's life."""
@@ -46,6 +59,8 @@ class LoadSpec:
     end_layer: int
     prefill_chunk: int
     """Prompt tokens computed between two decode steps of the running streams."""
+    experts: ExpertShard | None = None
+    """With the strategy ``expert`` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +146,60 @@ class Generator(Protocol):
     def busy(self) -> bool:
         """True while a task is queued or running."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWindow:
+    """What the ranks computed in a window of steps; the fields are those of `events.expert_commands`."""
+
+    window: int
+    epoch: int
+    steps: int
+    tokens: int
+    seconds: float
+    bandwidth: float
+    counts: list[list[float | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A layer's rows are in the staging buffers of all ranks; ``bytes`` went over the wire."""
+
+    slots: list[StagedSlot]
+    bytes: int
+    seconds: float
+
+
+@runtime_checkable
+class Balanced(Protocol):
+    """A generator, on rank 0, whose experts can move. Its methods are called between two steps."""
+
+    def stage(self, moves: LayerMoves) -> Staged:
+        """Receive the new rows of a layer on every rank, beside the live ones, and checksum them.
+
+        Raises `MoveFailed` where a rank could not; then no rank keeps anything.
+        """
+        ...
+
+    def apply(self, layer: int, epoch: int, map: list[int]) -> list[str]:
+        """Make what is staged live, on every rank: rows, lookup, epoch. The digests by rank."""
+        ...
+
+    def drop(self) -> None:
+        """Forget what is staged, on every rank."""
+        ...
+
+    def take_window(self) -> LoadWindow | None:
+        """The load window that the last step closed."""
+        ...
+
+
+class MoveFailed(Exception):
+    """A layer could not be staged; nothing has changed. Carries the cause."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
 
 
 @runtime_checkable

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from engines.contract import GroupSpec
+from engines.contract import ExpertShard, GroupSpec
+from events.experts import LayerMoves, StagedSlot
 from events.status import RunnerStatus
 from events.values import Cause, Dtype, FinishReason, ModelCard, Sampling, TaskKind, Timings, Usage
 
@@ -36,6 +37,7 @@ class Load(_Message, frozen=True):
     start_layer: int
     end_layer: int
     prefill_chunk: int
+    experts: ExpertShard | None = None
 
 
 class Connect(_Message, frozen=True):
@@ -75,7 +77,29 @@ class Stop(_Message, frozen=True):
     """Finish nothing, free everything, exit with code 0."""
 
 
-ToRunner = Load | Connect | WarmUp | Generate | Cancel | Stop
+class StageLayer(_Message, frozen=True):
+    """Bring the new experts of a layer to all ranks, beside the live ones. Answered by `LayerStaged`."""
+
+    migration_id: str
+    moves: LayerMoves
+
+
+class ApplyLayer(_Message, frozen=True):
+    """The layer is committed: compute by its new map from the next batch on. Answered by `LayerApplied`."""
+
+    migration_id: str
+    layer: int
+    epoch: int
+    map: list[int]
+
+
+class DropStaging(_Message, frozen=True):
+    """The migration was aborted: forget what is staged."""
+
+    migration_id: str
+
+
+ToRunner = Load | Connect | WarmUp | Generate | Cancel | StageLayer | ApplyLayer | DropStaging | Stop
 
 
 class StatusIs(_Message, frozen=True):
@@ -146,7 +170,49 @@ class TaskDropped(_Message, frozen=True):
     usage: Usage
 
 
-FromRunner = StatusIs | Admitted | Progress | TaskDone | TaskBroken | TaskDropped
+class ExpertLoad(_Message, frozen=True):
+    """A load window has closed; the fields are those of `engines.contract.LoadWindow`."""
+
+    window: int
+    epoch: int
+    steps: int
+    tokens: int
+    seconds: float
+    bandwidth: float
+    counts: list[list[float | None]]
+
+
+class LayerStaged(_Message, frozen=True):
+    """All ranks have staged a layer, or (``cause`` given) one of them could not."""
+
+    migration_id: str
+    layer: int
+    slots: list[StagedSlot] = []
+    bytes: int = 0
+    seconds: float = 0.0
+    cause: Cause | None = None
+
+
+class LayerApplied(_Message, frozen=True):
+    """All ranks have applied a layer; their digests of map and lookup, by rank."""
+
+    migration_id: str
+    layer: int
+    digests: list[str]
+    seconds: float
+
+
+FromRunner = (
+    StatusIs
+    | Admitted
+    | Progress
+    | TaskDone
+    | TaskBroken
+    | TaskDropped
+    | ExpertLoad
+    | LayerStaged
+    | LayerApplied
+)
 
 MAX_FRAME = 256 * 1024 * 1024
 """Bytes; a longer frame is a broken peer, not a message."""

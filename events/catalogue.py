@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from events.base import Event
+from events.expert_events import ExpertEvent
 from events.status import RunnerStatus
 from events.values import (
     Candidate,
@@ -337,6 +338,7 @@ ClusterEvent = (
     | TaskFinished
     | TaskFailed
     | TaskCancelled
+    | ExpertEvent
 )
 """The union that the log's bodies decode to."""
 

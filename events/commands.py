@@ -7,6 +7,7 @@ from typing import get_args
 import msgspec
 
 from events.base import Command, Report
+from events.expert_commands import ExpertCommand
 from events.status import RunnerStatus
 from events.values import (
     Cause,
@@ -18,6 +19,7 @@ from events.values import (
     ModelSource,
     Placement,
     PlacementSettings,
+    Policy,
     TaskKind,
     Timings,
     Usage,
@@ -35,14 +37,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seed: str
     epoch: int
     node_id: str
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The settings that decisions depend on. Recorded with each command that they can change."""
-
-    max_instance_retries: int = 10
-    backoff_base_s: float = 0.5
-    backoff_cap_s: float = 10.0
 
 
 class StartEpoch(Command, frozen=True):
@@ -277,6 +271,7 @@ ClusterCommand = (
     | ReportRunner
     | ReportAdoptable
     | ReportTask
+    | ExpertCommand
 )
 """The union that the log's commands decode to."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from events.base import Value
+from events.experts import EplbSettings, ExpertDispatch, ExpertFormat
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-ShardStrategy = Literal["auto", "pipeline", "tensor"]
+ShardStrategy = Literal["auto", "pipeline", "tensor", "expert"]
 TaskKind = Literal["chat", "completion"]
 FinishReason = Literal["stop", "length"]
 
@@ -18,6 +19,14 @@ class Cause(Value, frozen=True):
     code: str
     message: str
     detail: dict[str, str | int | float] = {}
+
+
+class Policy(Value, frozen=True):
+    """The settings that decisions depend on. Recorded with each command that they can change."""
+
+    max_instance_retries: int = 10
+    backoff_base_s: float = 0.5
+    backoff_cap_s: float = 10.0
 
 
 class Device(Value, frozen=True):
@@ -103,6 +112,10 @@ class PlacementSettings(Value, frozen=True):
     device_id: str = ""
     ranks: int = 0
     """Devices to spread over; 0 takes the fewest that can hold the model."""
+    expert_dispatch: ExpertDispatch = "shared"
+    expert_format: ExpertFormat = "plain"
+    eplb: EplbSettings | None = None
+    """Balance the load of experts over the ranks; None leaves each expert where it is."""
 
 
 class Rank(Value, frozen=True):
@@ -129,6 +142,10 @@ class Placement(Value, frozen=True):
     ranks: list[Rank]
     note: str = ""
     """What is less than was asked for, such as fewer ranks because nodes are gone; empty where nothing is."""
+    expert_dispatch: ExpertDispatch = "shared"
+    expert_format: ExpertFormat = "plain"
+    eplb: EplbSettings | None = None
+    """The last three with the strategy ``expert`` only."""
 
 
 class Candidate(Value, frozen=True):

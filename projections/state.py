@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from events.base import Value
+from events.experts import Balance, LayerMoves, MigrationStage
 from events.status import Ready, RunnerStatus
 from events.values import (
     Cause,
@@ -120,6 +121,49 @@ class Task(Value, frozen=True):
     """Reason of the cancellation that the runner has yet to confirm."""
 
 
+class LoadReading(Value, frozen=True):
+    """The last load window that was taken: logical rows ``[layer][expert]`` and what they took."""
+
+    window: int
+    epoch: int
+    steps: int
+    tokens: int
+    seconds: float
+    bandwidth: float
+    experts: list[list[int]]
+
+
+class Migration(Value, frozen=True):
+    """Experts on their way. ``layers[position]`` is the one at hand, in ``stage`` since ``since``."""
+
+    migration_id: str
+    epoch: int
+    layers: list[LayerMoves]
+    position: int
+    stage: MigrationStage
+    since: float
+
+
+class Experts(Value, frozen=True):
+    """Where the experts of an instance with EPLB are: ``maps[layer][slot]`` as committed.
+
+    They outlive placements: new runners load what is here.
+    """
+
+    instance_id: str
+    epoch: int
+    ranks: int
+    experts: int
+    maps: list[list[int]]
+    load: LoadReading | None = None
+    """The last window that is not weighed yet."""
+    weighed: int = 0
+    """Number of the last window that was weighed, of the current runner."""
+    balance: Balance | None = None
+    """As of the last decision."""
+    migration: Migration | None = None
+
+
 class Link(Value, frozen=True):
     """The way from one node to another as last measured: seconds for a round trip, bytes per second."""
 
@@ -141,6 +185,8 @@ class ClusterState:
     instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
     runners: dict[str, Runner] = field(default_factory=dict[str, Runner])
     tasks: dict[str, Task] = field(default_factory=dict[str, Task])
+    experts: dict[str, Experts] = field(default_factory=dict[str, Experts])
+    """Of instances with EPLB, by instance."""
     links: dict[tuple[str, str], Link] = field(default_factory=dict[tuple[str, str], Link])
     """Between nodes that reach each other, by (from, to)."""
     open_tasks: dict[str, int] = field(default_factory=dict[str, int])

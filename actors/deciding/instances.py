@@ -8,9 +8,9 @@ from actors.refusal import Rejected
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Event
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.ids import drawn
-from events.values import Cause
+from events.values import Cause, Policy
 from projections.state import ClusterState, Instance
 
 QUIET_S = 60.0

@@ -11,9 +11,9 @@ from actors.deciding.tasks import fail_open_tasks
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Event
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.status import Failed, Loading, Ready, RunnerStatus, Shutdown
-from events.values import Cause, Diagnostics
+from events.values import Cause, Diagnostics, Policy
 from projections.state import ClusterState, Runner
 
 LOADING_STEPS = 4

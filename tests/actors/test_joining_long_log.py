@@ -33,13 +33,14 @@ from actors.router import Router
 from actors.streams import TokenHub
 from actors.supervision import ChildSpec, Supervisor
 from actors.system import ActorSystem
-from events.commands import CancelTasks, Policy
+from events.commands import CancelTasks
 from events.drivers import STDLIB
 from events.errors import LogMissing
 from events.feed import CommitFeed
 from events.ids import fresh
 from events.log import EventLog
 from events.reader import LogReader
+from events.values import Policy
 from projections.snapshot import load_state, pack, save_base
 
 DECISIONS = 400

@@ -12,7 +12,7 @@ from actors.refusal import Rejected
 from events import commands as cmd
 from events import status as st
 from events.base import Command, Event
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.values import (
     Cause,
     Device,
@@ -22,6 +22,7 @@ from events.values import (
     ModelSource,
     Placement,
     PlacementSettings,
+    Policy,
     Timings,
     Usage,
 )

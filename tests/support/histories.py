@@ -18,7 +18,7 @@ from actors.refusal import Rejected
 from events import commands as cmd
 from events import status
 from events.base import Command, Event
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.log import EventLog
 from events.reader import LogReader
 from events.record import Draft
@@ -30,6 +30,7 @@ from events.values import (
     ModelCard,
     ModelSource,
     PlacementSettings,
+    Policy,
     Timings,
     Usage,
 )

@@ -11,9 +11,9 @@ from actors.ordering.epochs import Epoch
 from actors.refusal import Rejected
 from events import commands as cmd
 from events.base import Command, Event, Report
-from events.commands import Facts, Policy
+from events.commands import Facts
 from events.record import Draft
-from events.values import Cause
+from events.values import Cause, Policy
 
 if TYPE_CHECKING:
     from support.sim.node import Node
