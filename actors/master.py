@@ -12,7 +12,6 @@ journal and the master both restart from the log.
 from __future__ import annotations
 
 import logging
-import secrets
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ from events.base import Command, Event, Report
 from events.commands import Facts
 from events.errors import DraftRefused
 from events.feed import CommitFeed
-from events.ids import fresh
+from events.ids import fresh, fresh_seed
 from events.record import Committed, Draft
 from events.to_rows import EncodedDraft
 from events.values import Cause, Policy
@@ -140,7 +139,7 @@ class Master(Actor):
             self.mailbox.put_system,
             lambda _: None,  # a master that follows has no state that could be void
         )
-        standing: Standing = self._journal.ask(Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
+        standing: Standing = self.ask(self._journal, Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
         self._peers = set(standing.peers)
         self._take_role(standing.role)
 
@@ -190,7 +189,7 @@ class Master(Actor):
 
     def _lead(self, epoch: int) -> None:
         """Rebuild the state from the log and take office, once in this term."""
-        self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+        self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         self._leader = ""
         self._state = load_state(self._reader, self._paths.snapshots)
         if self._state.epoch < epoch:
@@ -243,7 +242,7 @@ class Master(Actor):
 
     def _decide(self, state: ClusterState, command: Command, *, epoch: int) -> Deferred[Committed] | None:
         """Decide and send to the journal. The state is moved on at once, see the module's docstring."""
-        facts = Facts(now=self.clock.now(), seed=secrets.token_hex(12), epoch=epoch, node_id=self._node_id)
+        facts = Facts(now=self.clock.now(), seed=fresh_seed(), epoch=epoch, node_id=self._node_id)
         rejection: Cause | None = None
         events: list[Event] = []
         try:
@@ -272,7 +271,7 @@ class Master(Actor):
         )
         encoded = _encoded(draft)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+            self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._newest = reply
         self._in_flight[command.command_id] = _Pending(command, reply)

@@ -14,6 +14,7 @@ import logging
 import resource
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from actors import on_nats
@@ -21,7 +22,6 @@ from actors.actor import Actor
 from actors.address import Address
 from actors.archive import Archive
 from actors.backfill import Backfiller
-from actors.clock import SYSTEM_CLOCK
 from actors.downloader import Downloader
 from actors.gateway import Gateway
 from actors.journal import ALONE, Journal
@@ -29,6 +29,7 @@ from actors.master import Master
 from actors.membership import as_peer, mesh_settings
 from actors.net.interfaces import interfaces
 from actors.net.mesh import Mesh
+from actors.net.transport import Transport
 from actors.ordering.interface import Member, Timing
 from actors.projector import Projector
 from actors.replica import Paths
@@ -59,9 +60,12 @@ ServerFactory = Callable[[Gateway], Actor]
 class Node:
     """One node, in this process. `start`, then `wait` until something stops it, or `stop` it."""
 
-    def __init__(self, settings: Settings, server: ServerFactory | None = None) -> None:
+    def __init__(
+        self, settings: Settings, server: ServerFactory | None = None, system: ActorSystem | None = None
+    ) -> None:
         self.settings = settings
         self._server = server
+        self._system = replace(system or ActorSystem(), observer=self._observe)
         self._stopped = threading.Event()
         self.incarnation = ""
         self._reporter: Reporter | None = None
@@ -107,7 +111,6 @@ class Node:
         return self._projector
 
     def _launch(self, driver: Driver) -> None:
-        system = ActorSystem(observer=self._observe)
         paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
         feed = CommitFeed(paths.log, driver=driver)
         journal = ChildSpec(
@@ -124,14 +127,14 @@ class Node:
         )
         self._root = Supervisor([journal, core], strategy="rest_for_one")
         address = Address("node")
-        self._root.launch(address, system)
+        self._root.launch(address, self._system)
         self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
         address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
 
     def _journal(self, paths: Paths, feed: CommitFeed) -> Journal:
         """With a new journal everything starts anew: the node counts as another incarnation of itself."""
         self.incarnation = fresh("start")
-        me = Member(self.node_id, self.incarnation, seniority=-SYSTEM_CLOCK.now())
+        me = Member(self.node_id, self.incarnation, seniority=-self._system.clock.now())
         if self.settings.cluster_nats:
             return on_nats.journal(me, paths, feed, self.settings)
         timing = Timing() if self.settings.cluster else ALONE
@@ -154,11 +157,11 @@ class Node:
         )
         if self._reporter is not None:
             self._reporter.close()
-        reporter = Reporter(master.address, SYSTEM_CLOCK)
+        reporter = Reporter(master.address, self._system.clock)
         self._master, self._reporter = master.address, reporter
         projector = ChildSpec("projector", lambda: Projector(paths, settings.projections_path, feed))
         self._projector = projector.address
-        downloader = ChildSpec("downloader", lambda: Downloader(self.node_id, settings, paths, reporter))
+        downloader = ChildSpec("downloader", lambda: self._downloader(paths, reporter))
         runners = ChildSpec("runners", Supervisor, shutdown=30)
         worker = ChildSpec(
             "worker",
@@ -178,7 +181,7 @@ class Node:
         )
         # A worker that restarts knows none of the runners that the last one had started.
         work = ChildSpec("work", lambda: Supervisor([runners, worker], strategy="one_for_all"), shutdown=40)
-        telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
+        telemetry = ChildSpec("telemetry", lambda: self._telemetry(reporter))
         children = [master, projector, downloader, work, telemetry]
         if settings.cluster:
             children[1:1] = [archive, router, backfiller]
@@ -191,10 +194,20 @@ class Node:
     def _router(
         self, journal: Address, master: Address, archive: Address, hub: TokenHub, reporter: Reporter
     ) -> Router:
+        me = as_peer(self.settings, self.node_id)
+        return Router(me, self._transport(), journal, master, archive, hub, reporter)
+
+    # What a simulation has stand-ins for
+
+    def _transport(self) -> Transport:
         settings = self.settings
-        transport = on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh_settings(settings))
-        me = as_peer(settings, self.node_id)
-        return Router(me, transport, journal, master, archive, hub, reporter)
+        return on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh_settings(settings))
+
+    def _downloader(self, paths: Paths, reporter: Reporter) -> Actor:
+        return Downloader(self.node_id, self.settings, paths, reporter)
+
+    def _telemetry(self, reporter: Reporter) -> Actor:
+        return Telemetry(self._identity(), self.settings, reporter)
 
     def _identity(self) -> Identity:
         peer = as_peer(self.settings, self.node_id)
