@@ -175,10 +175,8 @@ class Actor(pykka.ThreadingActor):
     def _finish(self, letter: Letter, cause: BaseException | None) -> None:
         """After a stop (no cause) or a crash: close the door, answer, clean up, tell all who wait."""
         self.mailbox.close()
-        if letter.reply_to is not None and cause is None:
-            letter.reply_to.resolve(None)
-        elif letter.reply_to is not None:
-            letter.reply_to.fail(_for_caller(self.name, cause))
+        answer = letter.reply_to or Deferred[Any]()
+        answer.resolve(None) if cause is None else answer.fail(_for_caller(self.name, cause))
         try:
             self.stopping()
         except BaseException as error:
