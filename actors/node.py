@@ -83,6 +83,7 @@ class Node:
         home.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id(home)
         self._launch(driver_named(self.settings.log_driver))
+        self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the node has ended. False where ``timeout`` seconds were not enough."""
@@ -90,20 +91,22 @@ class Node:
 
     def stop(self, reason: str) -> None:
         """Say goodbye in the log, stop everything in reverse order, close the log."""
-        goodbye = cmd.ReportNodeStopping(
+        try:
+            self._master.ask(self._goodbye(reason), STOP_TIMEOUT_S)
+        except Exception as error:  # the end must not depend on the state of the master
+            logger.warning("The log has no goodbye of this node: %s", error)
+        self._root.stop()
+        self._root.actor_stopped.wait(STOP_TIMEOUT_S)
+        self._stopped.set()
+
+    def _goodbye(self, reason: str) -> cmd.ReportNodeStopping:
+        return cmd.ReportNodeStopping(
             command_id=fresh("report"),
             origin=self.node_id,
             incarnation=self.incarnation,
             reason=reason,
             policy=self.settings.policy,
         )
-        try:
-            self._master.ask(goodbye, STOP_TIMEOUT_S)
-        except Exception as error:  # the end must not depend on the state of the master
-            logger.warning("The log has no goodbye of this node: %s", error)
-        self._root.stop()
-        self._root.actor_stopped.wait(STOP_TIMEOUT_S)
-        self._stopped.set()
 
     @property
     def projector(self) -> Address:
@@ -128,8 +131,10 @@ class Node:
         self._root = Supervisor([journal, core], strategy="rest_for_one")
         address = Address("node")
         self._root.launch(address, self._system)
-        self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
-        address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
+        address.incarnation.ended.add_done_callback(lambda _: self._ended())
+
+    def _ended(self) -> None:
+        self._stopped.set()
 
     def _journal(self, paths: Paths, feed: CommitFeed) -> Journal:
         """With a new journal everything starts anew: the node counts as another incarnation of itself."""
@@ -137,8 +142,7 @@ class Node:
         me = Member(self.node_id, self.incarnation, seniority=-self._system.clock.now())
         if self.settings.cluster_nats:
             return on_nats.journal(me, paths, feed, self.settings)
-        timing = Timing() if self.settings.cluster else ALONE
-        return Journal(me, paths, feed, timing)
+        return Journal(me, paths, feed, self._timing() if self.settings.cluster else ALONE)
 
     def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
         """The actors that can be restarted one by one, in the order of their start."""
@@ -197,7 +201,10 @@ class Node:
         me = as_peer(self.settings, self.node_id)
         return Router(me, self._transport(), journal, master, archive, hub, reporter)
 
-    # What a simulation has stand-ins for
+    # What a simulation sets otherwise or has stand-ins for
+
+    def _timing(self) -> Timing:
+        return Timing()
 
     def _transport(self) -> Transport:
         settings = self.settings

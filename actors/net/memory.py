@@ -144,6 +144,11 @@ class MemoryTransport(OnSessions):
         assert self._me is not None
         return self._me
 
+    @property
+    def running(self) -> bool:
+        """True from `start` to `stop`."""
+        return self._running
+
     def start(self, me: Peer, handlers: Handlers) -> None:
         """Enter the hub."""
         self._me, self.handlers, self._running = me, handlers, True
@@ -249,14 +254,18 @@ class Life:
 
     def farewell(self, why: str) -> None:
         """End once what was sent has arrived."""
-        for lane in (*self._control, *self._stream):
-            lane.flush()
+        self.flush_now()
         self.hub.clock.call_later(self.hub.delay_s, partial(self.end, why))
 
     def flush(self) -> None:
         """Send what waited while nothing got through."""
         for lane in (*self._control, *self._stream):
             self.hub.clock.call_later(0.0, lane.flush)
+
+    def flush_now(self) -> None:
+        """Send what is queued, as far as anything gets through."""
+        for lane in (*self._control, *self._stream):
+            lane.flush()
 
     def overflowed(self, lane: Lane) -> None:
         """One took its messages too slowly: the link is closed, the other link only where it was control."""
