@@ -30,6 +30,8 @@ class GroupSpec(Value, frozen=True, kw_only=True):
     """JACCL only: ``[i][j]`` names the RDMA device by which rank i reaches rank j; None for itself."""
     timeout_s: float
     """Seconds that the ranks may take to meet."""
+    device_id: str = "cpu:0"
+    """Of this rank: on torch it decides what carries the collectives."""
 
 
 class ExpertShard(Value, frozen=True, kw_only=True):
