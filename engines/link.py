@@ -84,7 +84,6 @@ class Stage(_Word, frozen=True):
 
     ticket: int
     moves: LayerMoves
-    timeout_s: float
 
 
 class Apply(_Word, frozen=True):

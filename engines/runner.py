@@ -21,12 +21,16 @@ from engines.contract import Builder, Follower, Group, GroupLost, LoadError, Loa
 from engines.os_process import die_with_parent, name_process
 from engines.serving import Serving, StepFailed, broken
 from engines.wire import (
+    ApplyLayer,
     Cancel,
     Channel,
     ChannelClosed,
     Connect,
+    DropStaging,
     Generate,
+    LayerStaged,
     Load,
+    StageLayer,
     StatusIs,
     Stop,
     ToRunner,
@@ -169,10 +173,19 @@ class Runner:
         elif isinstance(message, Cancel):
             if serving is not None:
                 serving.cancel(message)
+        elif isinstance(message, StageLayer | ApplyLayer | DropStaging):
+            self._move(message)
         elif isinstance(message, Stop):
             self._stop(message)
         elif isinstance(message, Load | Connect | WarmUp):
             self._inbox.put(message)
+
+    def _move(self, message: StageLayer | ApplyLayer | DropStaging) -> None:
+        if self._serving is not None:
+            self._serving.move(message)
+        elif isinstance(message, StageLayer):
+            id, layer = message.migration_id, message.moves.layer
+            self._channel.send(LayerStaged(migration_id=id, layer=layer, cause=self._not_serving()))
 
     def _not_serving(self) -> Cause:
         if self._follower is not None:
@@ -222,6 +235,7 @@ def _spec(message: Load) -> LoadSpec:
         start_layer=message.start_layer,
         end_layer=message.end_layer,
         prefill_chunk=message.prefill_chunk,
+        experts=message.experts,
     )
 
 
