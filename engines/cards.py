@@ -27,6 +27,7 @@ _VOCABULARY = ("vocab_size", "padded_vocab_size")
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 _FFN = ("moe_intermediate_size", "intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERT_GROUPS = ("n_group",)
 
 _GEMMA3 = {
     "num_attention_heads": 8,
@@ -99,6 +100,7 @@ def card_from_config(
         quantization=quantization,
         n_experts=shape.number(_EXPERTS) or 0,
         n_moe_layers=_moe_layers(shape, layers),
+        expert_groups=shape.number(_EXPERT_GROUPS) or 1,
         ffn_size=shape.number(_FFN) or 0,
         has_chat_template=has_chat_template,
     )

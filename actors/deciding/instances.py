@@ -21,6 +21,8 @@ FINAL_CODES = frozenset(
         "config_conflict",
         "config_contradiction",
         "config_misread",
+        "experts_refused",
+        "invalid_settings",
         "model_files_broken",
         "model_not_servable",
         "weights_mismatch",
