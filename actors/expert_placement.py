@@ -19,7 +19,7 @@ from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Even, Former, Group
 from engines.experts.refusals import refusal, wish_of
 from events.experts import ExpertFormat
 from events.values import Dtype, ModelCard, Placement, PlacementSettings
-from projections.words import size
+from projections.phrases import size
 
 _SCALE_BYTES = 4
 """Of the scale that int8 weights have for each output row."""

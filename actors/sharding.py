@@ -18,7 +18,7 @@ import msgspec
 
 from engines.divisibility import tensor_refusal
 from events.values import Candidate, Dtype, ModelCard, ShardStrategy
-from projections.words import size
+from projections.phrases import size
 
 SEEDS = 16
 """Nodes that a group is grown from: those with the most room."""
@@ -107,19 +107,26 @@ Former = Callable[[Sequence[Seat], Latency, int], Group | str]
 
 
 def form_group(
-    former: Callable[[Dtype], Former], seats: Sequence[Seat], latency: Latency, ranks: int
+    former: Callable[[Dtype], Former],
+    seats: Sequence[Seat],
+    latency: Latency,
+    ranks: int,
+    *,
+    one_kind: bool = False,
 ) -> Group | str:
     """The group with the fewest nodes, then the fewest ranks, then the nearest; or why there is none.
 
     ``ranks`` is how many are wanted, 0 for as few as possible (at least two). All ranks of a group run the
-    same engine in the same dtype, or their numbers would differ.
+    same engine in the same dtype, or their numbers would differ; with ``one_kind`` on devices of one kind.
     """
     groups: list[Group] = []
     refusals: list[str] = []
-    kinds: set[tuple[str, Dtype]] = {(seat.candidate.engine, seat.candidate.dtype) for seat in seats}
-    for engine, dtype in sorted(kinds):
-        alike = _shared([s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)])
-        found = former(dtype)(alike, latency, ranks)
+    alike: dict[tuple[str, Dtype, str], list[Seat]] = {}
+    for seat in seats:
+        key = seat.candidate.engine, seat.candidate.dtype, seat.kind if one_kind else ""
+        alike.setdefault(key, []).append(seat)
+    for key in sorted(alike):
+        found = former(key[1])(_shared(alike[key]), latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
     if groups:
         return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))

@@ -6,7 +6,8 @@ from functools import singledispatch
 
 from events import commands as cmd
 from events.base import Command
-from projections.words import count, reason, runner_status, size, wishes
+from projections.phrases import count, reason, size
+from projections.words import runner_status, wishes
 
 
 @singledispatch

@@ -12,7 +12,8 @@ from events.values import Usage
 from projections.batch import Batch
 from projections.entity_rows import RUNNING_DOWNLOAD
 from projections.failures import Failure
-from projections.words import moment, origin, reasons, status_detail
+from projections.phrases import moment
+from projections.words import origin, reasons, status_detail
 
 
 class Place(NamedTuple):

@@ -23,6 +23,7 @@ _ROWS = (
     "projections/event_rows.py",
     "projections/failures.py",
     "projections/mirror.py",
+    "projections/phrases.py",
     "projections/words.py",
     "projections/command_words.py",
 )

@@ -18,9 +18,10 @@ from projections.command_words import asked, subject
 from projections.entity_rows import track, write_touched
 from projections.evolve import apply
 from projections.failures import failure_of
+from projections.phrases import moment
 from projections.snapshot import load_state
 from projections.state import ClusterState
-from projections.words import moment, sentence
+from projections.words import sentence
 
 _BATCH = 1_000
 """Decisions in one transaction while the mirror catches up."""

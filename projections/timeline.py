@@ -10,7 +10,8 @@ from events.base import Event
 from events.catalogue import InstancePlaced
 from events.reader import LogReader
 from projections.failures import failure_of
-from projections.words import moment, sentence
+from projections.phrases import moment
+from projections.words import sentence
 
 _IDS = ("instance_id", "runner_id", "task_id", "request_id", "node_id", "model_id", "actor")
 

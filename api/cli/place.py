@@ -14,7 +14,7 @@ from api.cli.console import print_json, print_table, say
 from api.cli.readiness import wait_ready
 from api.cli.setting_flags import CLIENT_SETTINGS, add_setting_flags, settings_of
 from events.values import Dtype, ShardStrategy
-from projections.words import size
+from projections.phrases import size
 
 
 def add_arguments(parser: ArgumentParser) -> None:
