@@ -142,7 +142,7 @@ def _group(
         wanted = str(ranks) if ranks else several
         return wanted and f"{wanted} ranks need as many devices, and {len(usable)} may be used"
     former = partial(_former, card, settings, context * settings.batch)
-    return form_group(former, usable, partial(_latency, state), ranks)
+    return form_group(former, usable, partial(_latency, state), ranks, one_kind=strategy == "expert")
 
 
 def _former(card: ModelCard, settings: PlacementSettings, tokens: int, dtype: Dtype) -> Former:
