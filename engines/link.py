@@ -46,10 +46,11 @@ class Tried(_Word, frozen=True):
 
 
 class Holds(_Word, frozen=True):
-    """A rank has loaded the layers ``[start, end)``."""
+    """A rank has loaded the layers ``[start, end)``. ``experts`` is a digest of how experts are spread."""
 
     start: int
     end: int
+    experts: str = ""
 
 
 class Insert(_Word, frozen=True):

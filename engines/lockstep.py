@@ -78,18 +78,19 @@ class BatchFollower:
     def warm_up(self) -> None:
         """Follow until rank 0 has warmed up."""
         while not isinstance(word := self._link.take(), Warmed):
-            self._obey(word)
+            self.obey(word)
 
     def follow(self) -> None:
         """Take part in every step of rank 0. Raises `GroupLost`."""
         while True:
-            self._obey(self._link.take())
+            self.obey(self._link.take())
 
     def stop(self) -> None:
         """End `follow` before the next step."""
         self._link.close()
 
-    def _obey(self, word: Word) -> None:
+    def obey(self, word: Word) -> None:
+        """Do what rank 0 does. Raises `GroupLost`."""
         match word:
             case Step():
                 _computed(self._batch, self._broken)
