@@ -61,6 +61,8 @@ class LoadSpec:
     end_layer: int
     prefill_chunk: int
     """Prompt tokens computed between two decode steps of the running streams."""
+    device_id: str = "cpu:0"
+    """The device to compute on. MLX takes the only one that it has."""
     experts: ExpertShard | None = None
     """With the strategy ``expert`` only."""
 

@@ -12,6 +12,7 @@ import faulthandler
 import os
 import queue
 import socket
+import sys
 import threading
 import traceback
 
@@ -63,7 +64,7 @@ class Runner:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Load | Connect | WarmUp | Stop] = queue.SimpleQueue()
         self._builder: Builder | None = None
-        self._in_group = False
+        self.in_group = False
         self._group: Group | None = None
         self._serving: Serving | None = None
         self._follower: Follower | None = None
@@ -110,7 +111,7 @@ class Runner:
         from engines.registry import engine
 
         self._say(status.Connecting())
-        self._in_group = True
+        self.in_group = True
         self._group = engine(message.engine).connect(message.group, self._lost)
         self._say(status.Connected())
 
@@ -200,7 +201,7 @@ class Runner:
             self._serving.quit()
         if self._follower is not None:
             self._follower.stop()
-        if self._in_group:
+        if self.in_group:
             leave = threading.Timer(_STOPPING_S, self._leave)
             leave.daemon = True
             leave.start()
@@ -235,6 +236,7 @@ def _spec(message: Load) -> LoadSpec:
         start_layer=message.start_layer,
         end_layer=message.end_layer,
         prefill_chunk=message.prefill_chunk,
+        device_id=message.device_id,
         experts=message.experts,
     )
 
@@ -248,7 +250,12 @@ def main() -> int:
     faulthandler.enable()
     die_with_parent()
     name_process("cuebook-runner")
-    return Runner(Channel(socket.socket(fileno=fd), ToRunner)).run()
+    runner = Runner(Channel(socket.socket(fileno=fd), ToRunner))
+    code = runner.run()
+    if runner.in_group:  # what an engine still waits for at the end of the process may never come
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":
