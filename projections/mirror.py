@@ -13,7 +13,7 @@ from events.base import Event
 from events.reader import LogReader
 from events.record import Committed, Recorded
 from projections import event_rows, schema
-from projections.batch import Batch
+from projections.batch import Batch, Place
 from projections.command_words import asked, subject
 from projections.entity_rows import track, write_touched
 from projections.evolve import apply
@@ -116,9 +116,7 @@ class Mirror:
     def _event(self, recorded: Recorded) -> str:
         """Write what an event says and touches; returns its sentence."""
         event, state = recorded.event, self._state
-        place = event_rows.Place(
-            recorded.seq, moment(recorded.at), recorded.decision_id, _instance_id(state, event)
-        )
+        place = Place(recorded.seq, moment(recorded.at), recorded.decision_id, _instance_id(state, event))
         apply(state, recorded.seq, recorded.epoch, recorded.at, event)
         write_touched(self._batch, state, place.seq, place.at)
         event_rows.write(event, self._batch, place)

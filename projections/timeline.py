@@ -13,7 +13,7 @@ from projections.failures import failure_of
 from projections.phrases import moment
 from projections.words import sentence
 
-_IDS = ("instance_id", "runner_id", "task_id", "request_id", "node_id", "model_id", "actor")
+_IDS = ("instance_id", "runner_id", "task_id", "request_id", "node_id", "model_id", "actor", "migration_id")
 
 
 class Line(msgspec.Struct, frozen=True):

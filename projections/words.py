@@ -7,7 +7,9 @@ from functools import singledispatch
 from events import catalogue as ev
 from events import status as st
 from events.base import Event
+from events.expert_events import ExpertEvent
 from events.values import Candidate, Diagnostics, ModelSource, Placement, PlacementSettings
+from projections import expert_words
 from projections.phrases import count, milliseconds, moment, parameters, reason, size
 
 
@@ -21,6 +23,9 @@ def wishes(settings: PlacementSettings) -> str:
         "node": settings.node_id,
         "device": settings.device_id,
         "ranks": settings.ranks,
+        "dispatch": "" if settings.expert_dispatch == "shared" else settings.expert_dispatch,
+        "format": "" if settings.expert_format == "plain" else settings.expert_format,
+        "EPLB policy": settings.eplb.policy if settings.eplb else "",
     }
     words = [f"{name} {value}" for name, value in wanted.items() if value]
     return f", with {', '.join(words)}" if words else ""
@@ -262,6 +267,11 @@ def _(event: ev.InstanceRetried) -> str:
 @sentence.register
 def _(event: ev.InstanceDeleted) -> str:
     return f"{event.instance_id} is no longer wanted"
+
+
+@sentence.register
+def _(event: ExpertEvent) -> str:
+    return expert_words.sentence(event)
 
 
 @sentence.register
