@@ -78,6 +78,7 @@ def install(module: Any, layer: ExpertLayer) -> None:
     """Have ``layer`` compute in place of transformers' experts module, whose own weights are taken out."""
     del module.gate_up_proj, module.down_proj
     module.layer = layer
+    module._is_hf_initialized = True  # or transformers would draw the weights that are no longer here
 
 
 ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _forward)
