@@ -82,12 +82,14 @@ class Proposal:
 
 
 def check(placement: Placement, n_experts: int, topology: Topology) -> None:
-    """Raise `Malformed` unless every expert is in some slot, and the slots divide by the ranks."""
+    """Raise `Malformed` unless every expert is in some slot, slots divide by ranks and experts by groups."""
     if placement.ndim != 2:
         raise Malformed(f"a placement is [layers, slots], and this one has the shape {list(placement.shape)}")
     n_layers, n_slots = placement.shape
     if topology.ranks < 1 or n_slots % topology.ranks:
         raise Malformed(f"{n_slots} slots can't be divided by {topology.ranks} ranks")
+    if topology.groups < 1 or n_experts % topology.groups:
+        raise Malformed(f"{n_experts} experts can't be divided into {topology.groups} groups")
     if n_slots < n_experts:
         raise Malformed(f"{n_slots} slots have no room for {n_experts} experts")
     if placement.size and not 0 <= placement.min() <= placement.max() < n_experts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.eplb.metrics import slot_loads
+from actors.eplb.metrics import replicas, slot_loads
 from actors.eplb.problem import Counts, Loads, Placement, indices
 
 
@@ -69,35 +69,43 @@ def keep_slots(old: Placement, new: Placement, ranks: int) -> Placement:
 
 
 def part_replicas(placement: Placement, loads: Loads, ranks: int) -> Placement:
-    """The placement without two replicas of an expert on one rank, where swaps with other ranks part them.
+    """The placement without two replicas of an expert on one rank, as far as there are enough experts.
 
-    Each swap is the one after which the hotter of its two ranks is coolest. Seldom needed: only where the
-    last replicas of an expert met ranks whose other slots were taken.
+    A replica too many is swapped to a rank without its expert, so that the hotter of the two ranks is as cool
+    as it can be; where no swap does it, the slot goes to the hottest expert that its rank does not have.
+    Greedy packing seldom needs it: only where last replicas met ranks whose other slots were taken.
     """
     parted = placement.copy()
     inside = np.sort(placement.reshape(len(placement), ranks, -1), axis=2)
     doubled = (inside[:, :, 1:] == inside[:, :, :-1]).any(axis=(1, 2))
-    shares = slot_loads(placement, loads)
     for layer in np.flatnonzero(doubled):
-        while _part_one(parted[layer].reshape(ranks, -1), shares[layer].reshape(ranks, -1)):
+        one = parted[layer : layer + 1]
+        while any(_part(one, loads[layer : layer + 1], ranks, *each) for each in _doubles(one[0], ranks)):
             pass
     return parted
 
 
-def _part_one(experts: Placement, shares: Loads) -> bool:
-    """Swap one doubled replica of one layer, ``[R, S]``, to a rank without it. False where none can be."""
-    hot = shares.sum(axis=1)
-    for rank, mine in enumerate(experts):
-        for slot in range(1, len(mine)):
-            if mine[slot] not in mine[:slot]:
-                continue
-            fits = ~np.isin(experts, mine) & ~(experts == mine[slot]).any(axis=1)[:, None]
-            if not fits.any():
-                continue
-            less = shares[rank, slot] - shares
-            after = np.maximum(hot[rank] - less, hot[:, None] + less)
-            other = np.unravel_index(np.where(fits, after, np.inf).argmin(), after.shape)
-            for array in (experts, shares):
-                array[rank, slot], array[other] = array[other], array[rank, slot]
-            return True
-    return False
+def _doubles(layer: Placement, ranks: int) -> list[tuple[int, int]]:
+    """Rank and slot in it of every replica that its rank has in a lower slot, too."""
+    experts = layer.reshape(ranks, -1).tolist()
+    return [(r, s) for r, mine in enumerate(experts) for s, expert in enumerate(mine) if expert in mine[:s]]
+
+
+def _part(placement: Placement, loads: Loads, ranks: int, rank: int, slot: int) -> bool:
+    """Give one slot of one layer ``[1, P]`` an expert that its rank lacks. False where there is none."""
+    experts = placement.reshape(ranks, -1)
+    shares = slot_loads(placement, loads).reshape(ranks, -1)
+    mine, hot = experts[rank], shares.sum(axis=1)
+    fits = ~np.isin(experts, mine) & ~(experts == mine[slot]).any(axis=1)[:, None]
+    if fits.any():
+        less = shares[rank, slot] - shares
+        after = np.where(fits, np.maximum(hot[rank] - less, hot[:, None] + less), np.inf)
+        other = np.unravel_index(after.argmin(), after.shape)
+        experts[rank, slot], experts[other] = experts[other], experts[rank, slot]
+        return True
+    absent = np.setdiff1d(indices(loads.shape[1]), mine)
+    if not len(absent):
+        return False
+    share = loads[0] / replicas(placement, loads.shape[1])[0]
+    experts[rank, slot] = absent[share[absent].argmax()]
+    return True
