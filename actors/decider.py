@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors.deciding import downloads, instances, nodes, runners, tasks
+from actors.deciding import downloads, experts, instances, nodes, runners, tasks
 from actors.placement import Preference, most_room
 from events import commands as cmd
+from events import expert_commands as expert_cmd
 from events.base import Command, Event
 from events.commands import Facts
+from events.experts import EplbPolicy
 from projections.state import ClusterState
 
 NAME = "cluster"
@@ -23,14 +25,19 @@ VERSION = 1
 Decide = Callable[[ClusterState, Command, Facts], list[Event]]
 
 
-def make_decider(prefer: Preference = most_room) -> Decide:
-    """The decider with a placement policy. It raises `actors.refusal.Rejected` to refuse."""
+def make_decider(prefer: Preference = most_room, balancer: EplbPolicy | None = None) -> Decide:
+    """The decider with a placement policy. It raises `actors.refusal.Rejected` to refuse.
+
+    ``balancer`` is the policy by which experts are rebalanced, in place of what each instance asks for.
+    """
 
     def decide(state: ClusterState, command: Command, facts: Facts) -> list[Event]:
         if isinstance(command, cmd.PlaceInstance):
             return instances.place_instance(state, command, facts, prefer)
         if isinstance(command, cmd.ReconcileInstance):
             return instances.reconcile_instance(state, command, facts, prefer)
+        if isinstance(command, expert_cmd.Rebalance):
+            return experts.rebalance(state, command, facts, balancer)
         return _RULES[type(command)](state, command, facts)
 
     return decide
@@ -56,6 +63,10 @@ _RULES: dict[type[Command], Callable[[ClusterState, Any, Facts], list[Event]]] =
     cmd.ReportRunner: runners.runner,
     cmd.ReportAdoptable: runners.adopt,
     cmd.ReportTask: tasks.task_ended,
+    expert_cmd.ReportExpertLoad: experts.load,
+    expert_cmd.ReportLayerStaged: experts.staged,
+    expert_cmd.ReportLayerApplied: experts.applied,
+    expert_cmd.ExpireMigration: experts.expire,
 }
 
 decide = make_decider()

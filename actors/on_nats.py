@@ -13,6 +13,7 @@ from events.feed import CommitFeed
 from events.values import Cause
 
 if TYPE_CHECKING:
+    from actors.net.doctor import Finding
     from actors.net.nats import Nats, NatsSettings
     from actors.streamed_journal import StreamedJournal
 
@@ -56,6 +57,14 @@ def host(settings: Settings) -> str:
     from actors.net.nats import address_towards
 
     return address_towards(_nats(settings).servers[0]) or "127.0.0.1"
+
+
+def look(settings: Settings) -> list[Finding]:
+    """What can be said of the way to the NATS servers. Raises `StartFailed` as `check` does."""
+    from actors.net.nats_doctor import diagnose
+
+    check(settings)
+    return diagnose(_nats(settings))
 
 
 def _nats(settings: Settings) -> NatsSettings:

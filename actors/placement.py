@@ -1,35 +1,26 @@
 """Placement: which device carries an instance, as a pure function of state with its reasons.
 
 Every device of every node that is up is a candidate; each gets its numbers and a verdict, and all of them
-go into the decision. The work is one pass over the devices and one sort: O(n log n).
+go into the decision. The work is one pass over the devices and one sort: O(n log n). `actors.candidates` has
+the numbers, `actors.sharding` the groups of several devices, `actors.expert_placement` what experts add.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from actors import expert_placement
+from actors.candidates import DTYPE_BYTES, gib, kv_bytes_per_token, seats, weights_in_memory
 from actors.refusal import Rejected
-from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Group, Need, Seat, Shard, form_group
+from actors.sharding import Former, Group, Need, Seat, Shard, form_group, pipeline_group, tensor_group
 from events.ids import drawn
-from events.values import (
-    Candidate,
-    Cause,
-    Device,
-    Dtype,
-    EngineReport,
-    ModelCard,
-    Placement,
-    PlacementSettings,
-    Rank,
-)
-from projections.state import ClusterState, Instance, Model, Node
+from events.values import Candidate, Cause, Dtype, ModelCard, Placement, PlacementSettings, Rank
+from projections.state import ClusterState, Instance, Model
 
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 DEFAULT_CONTEXT = 8192
 """Tokens per sequence where the user names none and the model could do more."""
 _KIND_RANK = {"metal": 0, "cuda": 0, "npu": 0, "cpu": 1}
@@ -51,18 +42,6 @@ class DoesNotFit(Rejected):
     def __init__(self, cause: Cause, candidates: list[Candidate]) -> None:
         super().__init__(cause)
         self.candidates = candidates
-
-
-def weights_in_memory(card: ModelCard, dtype: Dtype) -> int:
-    """Bytes of the weights once loaded: quantized weights as they are, others in ``dtype``."""
-    if card.quantization is not None or not card.n_params:
-        return card.weight_bytes
-    return card.n_params * DTYPE_BYTES[dtype]
-
-
-def kv_bytes_per_token(card: ModelCard, dtype: Dtype) -> int:
-    """Bytes that one token of one sequence takes in the key and value caches of all layers."""
-    return 2 * card.n_layers * card.n_kv_heads * card.head_dim * DTYPE_BYTES[dtype]
 
 
 def context_of(card: ModelCard, settings: PlacementSettings) -> int:
@@ -122,28 +101,20 @@ def place(
     Raises `DoesNotFit` (a `Rejected`) with every candidate where nothing can carry it.
     """
     context = context_of(model.card, settings)
-    _check_settings(settings)
-    reserved = _reservations(state)
-    seats = [
-        Seat(
-            _weigh(model, settings, context, node, device, engine, reserved),
-            device.kind,
-            _node_free(node, reserved),
-        )
-        for node in state.nodes.values()
-        if node.up
-        for device in node.devices
-        for engine in _engines(node, device)
-    ]
+    _check_settings(settings, model.card)
+    found = seats(state, model, settings, context)
     wanted = settings.ranks
     refusal = ""
     for ranks in range(wanted, 0, -1) if degrade and wanted > 1 else [wanted]:
-        group = _group(state, model.card, settings, context, seats, ranks, prefer)
+        asked = settings if ranks == wanted else expert_placement.with_fewer(settings, model.card, ranks)
+        group = _group(state, model.card, asked, context, found, ranks, prefer)
         if isinstance(group, Group):
-            note = f"{wanted} ranks were asked for: {refusal}" if ranks != wanted else ""
-            return _choice(settings, group, seats, context, seed, attempt, note)
+            less = f"{wanted} ranks were asked for: {refusal}" if ranks != wanted else ""
+            notes = [less, *expert_placement.notes(settings, asked, model.card, group)]
+            note = "; ".join(note for note in notes if note)
+            return _choice(asked, group, found, context, seed, attempt, note)
         refusal = refusal or group
-    raise _does_not_fit(model.card, settings, [seat.candidate for seat in seats], refusal)
+    raise _does_not_fit(model.card, settings, [seat.candidate for seat in found], refusal)
 
 
 def _group(
@@ -151,23 +122,35 @@ def _group(
     card: ModelCard,
     settings: PlacementSettings,
     context: int,
-    seats: list[Seat],
+    found: list[Seat],
     ranks: int,
     prefer: Preference,
 ) -> Group | str:
     """One device, or a group of ``ranks`` (0: as few as possible); or why there is none."""
-    fits = (seat for seat in seats if seat.candidate.verdict == "fits")
+    strategy = settings.shard_strategy
+    fits = (seat for seat in found if seat.candidate.verdict == "fits")
     fitting = sorted(fits, key=lambda seat: prefer(seat.candidate, seat.kind))
-    if ranks <= 1 and fitting:
+    if ranks <= 1 and fitting and strategy != "expert":
         shard = Shard(fitting[0], 0, card.n_layers, fitting[0].candidate.needed_bytes)
-        return Group(settings.shard_strategy, [shard])
+        return Group(strategy, [shard])
     if ranks == 1:
         return "no single device holds it"
-    usable = [seat for seat in seats if not _barred(seat.candidate)]
+    way = "pipeline" if strategy == "auto" else strategy
+    usable = [seat for seat in found if way in seat.strategies and not _barred(seat.candidate)]
     if len(usable) < 2:
-        return "" if ranks == 0 else f"{ranks} ranks need as many devices, and {len(usable)} may be used"
-    need = partial(_need, card, context * settings.batch)
-    return form_group(need, usable, partial(_latency, state), settings.shard_strategy, ranks)
+        several = "at least 2" if strategy == "expert" else ""
+        wanted = str(ranks) if ranks else several
+        return wanted and f"{wanted} ranks need as many devices, and {len(usable)} may be used"
+    former = partial(_former, card, settings, context * settings.batch)
+    return form_group(former, usable, partial(_latency, state), ranks, one_kind=strategy == "expert")
+
+
+def _former(card: ModelCard, settings: PlacementSettings, tokens: int, dtype: Dtype) -> Former:
+    """How to form a group in ``dtype``, for ``tokens`` tokens in all KV caches together."""
+    if settings.shard_strategy == "expert":
+        return expert_placement.former(card, settings, tokens, dtype)
+    form = tensor_group if settings.shard_strategy == "tensor" else pipeline_group
+    return partial(form, _need(card, tokens, dtype))
 
 
 def _need(card: ModelCard, tokens: int, dtype: Dtype) -> Need:
@@ -191,14 +174,14 @@ def _latency(state: ClusterState, a: str, b: str) -> float | None:
 def _choice(
     settings: PlacementSettings,
     group: Group,
-    seats: list[Seat],
+    found: list[Seat],
     context: int,
     seed: str,
     attempt: int,
     note: str,
 ) -> Choice:
     held = {shard.seat.key: shard for shard in group.shards}
-    candidates = [_judged(seat, held.get(seat.key)) for seat in seats]
+    candidates = [_judged(seat, held.get(seat.key)) for seat in found]
     first = group.shards[0].seat.candidate
     ranks = [
         Rank(
@@ -222,6 +205,8 @@ def _choice(
         ranks=ranks,
         note=note,
     )
+    if group.strategy == "expert":
+        placement = expert_placement.with_experts(placement, settings)
     return Choice(placement, candidates)
 
 
@@ -232,27 +217,11 @@ def _judged(seat: Seat, shard: Shard | None) -> Candidate:
         return candidate
     if candidate.verdict == "fits" and shard.reserved == candidate.needed_bytes:
         return msgspec.structs.replace(candidate, verdict="chosen")
-    reason = f"takes a rank of {_gib(shard.reserved)}: layers {shard.start} to {shard.end - 1}"
+    reason = f"takes a rank of {gib(shard.reserved)}: layers {shard.start} to {shard.end - 1}"
     return msgspec.structs.replace(candidate, verdict="chosen", needed_bytes=shard.reserved, reasons=[reason])
 
 
-_NO_ENGINE = EngineReport(
-    engine="no engine",
-    version="",
-    ok=False,
-    detail="no engine of this node computes on it",
-    device_ids=[],
-    dtype="float32",
-)
-
-
-def _engines(node: Node, device: Device) -> list[EngineReport]:
-    """The engines to weigh for a device: those that compute on it, and those that might if they were well."""
-    found = [engine for engine in node.engines if device.device_id in engine.device_ids or not engine.ok]
-    return found or [_NO_ENGINE]
-
-
-def _check_settings(settings: PlacementSettings) -> None:
+def _check_settings(settings: PlacementSettings, card: ModelCard) -> None:
     if settings.batch < 1 or settings.context < 0 or settings.ranks < 0:
         raise Rejected(
             Cause(
@@ -261,90 +230,7 @@ def _check_settings(settings: PlacementSettings) -> None:
                 f"{settings.batch}, context {settings.context} and ranks {settings.ranks}.",
             )
         )
-
-
-class _Reserved(NamedTuple):
-    """Bytes promised: in all on each device, and on each node by instances that may not have taken theirs."""
-
-    on_device: Counter[tuple[str, str]]
-    untaken: Counter[str]
-
-
-def _reservations(state: ClusterState) -> _Reserved:
-    reserved = _Reserved(Counter(), Counter())
-    for instance in state.instances.values():
-        for rank in instance.placement.ranks if instance.placement else ():
-            reserved.on_device[rank.node_id, rank.device_id] += rank.reserved_bytes
-            if instance.status != "ready":
-                reserved.untaken[rank.node_id] += rank.reserved_bytes
-    return reserved
-
-
-def _weigh(
-    model: Model,
-    settings: PlacementSettings,
-    context: int,
-    node: Node,
-    device: Device,
-    engine: EngineReport,
-    reserved: _Reserved,
-) -> Candidate:
-    dtype: Dtype = settings.dtype or engine.dtype
-    weights = weights_in_memory(model.card, dtype)
-    kv = kv_bytes_per_token(model.card, dtype) * context * settings.batch
-    overhead = PROCESS_BYTES + weights // ACTIVATION_SHARE
-    needed = weights + kv + overhead
-    free = _free_bytes(node, device, reserved)
-    reasons = list(_refusals(settings, node, device, engine))
-    if needed > free:
-        reasons.append(
-            f"needs {_gib(needed)} (weights {_gib(weights)} as {dtype}, KV cache {_gib(kv)} for "
-            f"{settings.batch} x {context} tokens, overhead {_gib(overhead)}) and {_gib(free)} are free"
-        )
-    return Candidate(
-        node_id=node.node_id,
-        device_id=device.device_id,
-        engine=engine.engine,
-        dtype=dtype,
-        weights_bytes=weights,
-        kv_bytes=kv,
-        overhead_bytes=overhead,
-        needed_bytes=needed,
-        free_bytes=free,
-        has_files=node.node_id in model.paths,
-        verdict="refused" if reasons else "fits",
-        reasons=reasons,
-    )
-
-
-def _free_bytes(node: Node, device: Device, reserved: _Reserved) -> int:
-    """Free by promise (all of the memory less what is reserved) and by reading, whichever is less.
-
-    A loaded instance shows in the reading, so only those still loading are taken off it, whichever of the
-    node's devices they load on: the reading is the node's.
-    """
-    by_promise = device.memory_bytes - reserved.on_device[node.node_id, device.device_id]
-    return max(0, min(by_promise, _node_free(node, reserved)))
-
-
-def _node_free(node: Node, reserved: _Reserved) -> int:
-    """What the node's reading leaves to all its devices together."""
-    return max(0, node.memory_available - reserved.untaken[node.node_id])
-
-
-def _refusals(settings: PlacementSettings, node: Node, device: Device, engine: EngineReport) -> list[str]:
-    reasons: list[str] = []
-    if engine is _NO_ENGINE:
-        reasons.append(engine.detail)
-    elif not engine.ok:
-        reasons.append(f"engine {engine.engine} failed its self-test: {engine.detail}")
-    if settings.engine and settings.engine != engine.engine:
-        reasons.append(f"engine {settings.engine} was asked for")
-    if settings.node_id and settings.node_id != node.node_id:
-        reasons.append(f"node {settings.node_id} was asked for")
-    if settings.device_id and settings.device_id != device.device_id:
-        reasons.append(f"device {settings.device_id} was asked for")
-    return reasons
+    expert_placement.check(card, settings)
 
 
 def _does_not_fit(
@@ -378,10 +264,6 @@ def _distance(candidate: Candidate) -> tuple[int, bool, int]:
     """How far a refused candidate is from fitting: one that lacks nothing but memory is nearest."""
     missing = candidate.needed_bytes - candidate.free_bytes
     return len(candidate.reasons), missing <= 0, missing
-
-
-def _gib(size: int) -> str:
-    return f"{size / 1024**3:.2f} GiB"
 
 
 def next_attempt(instance: Instance) -> int:

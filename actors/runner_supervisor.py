@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import subprocess
 import threading
 from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.clock import Timer
+from actors.expert_reports import report_of
 from actors.reporter import Reporter, SayAgain
+from actors.runner_watch import Outbox, Watch
 from actors.settings import Settings
 from actors.streams import TokenHub
 from engines import wire
 from engines.processes import StderrTail, diagnose, spawn_runner
 from engines.registry import ENGINES
-from engines.wire import Channel, ChannelClosed, FromRunner, ToRunner
+from engines.wire import ChannelClosed, FromRunner, ToRunner
 from events import commands as cmd
 from events import status as st
 from events.ids import fresh
@@ -77,7 +78,7 @@ class RunnerSupervisor(Actor):
         self._node_id = node_id
         self._reporter = reporter
         self._hub = hub
-        self._watch = _Watch()
+        self._watch = Watch()
         self._status: st.RunnerStatus = st.Spawning()
         self._idle: st.Idle | None = None
         self._failure: st.Failed | None = None
@@ -92,7 +93,7 @@ class RunnerSupervisor(Actor):
         self._process, self._channel = spawn_runner(engine.environment(threads))
         assert self._process.stderr is not None  # spawn_runner makes it a pipe
         self._stderr = StderrTail(self._process.stderr, self.runner_id)
-        self._outbox = _Outbox(self._channel, self.runner_id)
+        self._outbox = Outbox(self._channel, self.runner_id)
         threading.Thread(target=self._read, name=f"{self.runner_id} reader", daemon=True).start()
         self._begin("spawn", self._settings.start_timeout_s)
 
@@ -109,6 +110,12 @@ class RunnerSupervisor(Actor):
                 self._status_is(message.status)
             case wire.TaskDone() | wire.TaskBroken() | wire.TaskDropped():
                 self._task_ended(message)
+            case wire.ExpertLoad() | wire.LayerStaged() | wire.LayerApplied():
+                self._reporter.send(
+                    report_of(
+                        message, self._node_id, self._instance_id, self._placement, self._settings.policy
+                    )
+                )
             case _Check():
                 self._check()
             case _Kill():
@@ -318,71 +325,3 @@ class RunnerSupervisor(Actor):
                 policy=self._settings.policy,
             )
         )
-
-
-class _Outbox:
-    """Sends on a thread of its own: a runner that takes nothing must not hold up what watches over it."""
-
-    def __init__(self, channel: Channel, runner_id: str) -> None:
-        self._channel = channel
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"{runner_id} writer", daemon=True).start()
-
-    def put(self, frame: bytes) -> None:
-        self._frames.put(frame)
-
-    def close(self) -> None:
-        self._frames.put(None)
-
-    def _run(self) -> None:
-        try:
-            while (frame := self._frames.get()) is not None:
-                self._channel.send_frame(frame)
-        except ChannelClosed as error:
-            logger.debug("A runner is gone before it got everything: %s", error)  # its reader sees the end
-
-
-class _Watch:
-    """What the deadlines need to know. Written by the reader thread and the actor, each field by one
-    assignment; a check that sees an old value looks again a moment later."""
-
-    def __init__(self) -> None:
-        self.phase = ""
-        self.limit = 0.0
-        self.progress_at = 0.0
-        self._unseen: set[str] = set()
-        self._open: set[str] = set()
-        self._prefilling = False
-
-    def begin(self, phase: str, limit: float, now: float) -> None:
-        self.progress_at = now
-        self.limit = limit
-        self.phase = phase
-
-    def dispatched(self, task_id: str, now: float) -> None:
-        if not self._open:
-            self.progress_at = now
-        self._unseen.add(task_id)
-        self._open.add(task_id)
-
-    def progressed(self, message: wire.Progress, now: float) -> None:
-        """An engine step. Nothing else is progress: a runner's reader answers while its engine hangs."""
-        self.progress_at = now
-        self._prefilling = bool(message.prefilling)
-        if self._unseen:
-            self._unseen.difference_update(message.prefilling, message.decoding)
-
-    def ended(self, task_id: str) -> None:
-        self._unseen.discard(task_id)
-        self._open.discard(task_id)
-
-    def serving_limit(self, prefill_s: float, decode_s: float) -> float:
-        """The prefill limit while a prompt waits or is computed, else the decode limit, else none."""
-        if not self._open:
-            return 0.0
-        return prefill_s if self._unseen or self._prefilling else decode_s
-
-    def name(self) -> str:
-        if self.phase != "serve":
-            return self.phase
-        return "prefill" if self._unseen or self._prefilling else "decode"

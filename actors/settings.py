@@ -19,6 +19,9 @@ import platformdirs
 from events.values import Policy
 
 PREFIX = "CUEBOOK_"
+CLUSTER_ON_NATS = "cuebook"
+"""Name of a cluster that is given by NATS servers alone."""
+_NATS_SCHEMES = ("nats://", "tls://")
 
 
 class SettingsError(Exception):
@@ -132,11 +135,26 @@ def load_settings(
     _check_types(file, lambda name: f"{name} in {path}")
     _check_types(env, lambda name: PREFIX + name.upper())
     _check_types(given, lambda name: f"--{name.replace('_', '-')}")
-    merged: dict[str, object] = {**file, **env, **given, "home": home}
+    merged = _on_nats({**file, **env, **given, "home": home})
     try:
         return msgspec.convert(merged, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"A setting is wrong: {error}.") from error
+
+
+def _on_nats(merged: dict[str, object]) -> dict[str, object]:
+    """``cluster`` may be NATS servers with the name as their path: ``nats://host:4222,nats://other/name``."""
+    cluster = str(merged.get("cluster", ""))
+    if not cluster.startswith(_NATS_SCHEMES):
+        return merged
+    if merged.get("cluster_nats"):
+        raise SettingsError(
+            f"cluster {cluster} and cluster_nats {merged['cluster_nats']} both name NATS servers: "
+            "give them once, or set cluster to the cluster's name."
+        )
+    servers, _, last = cluster.rpartition("://")
+    host, _, name = last.partition("/")
+    return {**merged, "cluster_nats": f"{servers}://{host}", "cluster": name or CLUSTER_ON_NATS}
 
 
 def _check_types(found: Mapping[str, object], place: Callable[[str], str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import msgspec
 
 from engines.divisibility import tensor_refusal
 from events.values import Candidate, Dtype, ModelCard, ShardStrategy
-from projections.words import size
+from projections.phrases import size
 
 SEEDS = 16
 """Nodes that a group is grown from: those with the most room."""
@@ -29,11 +30,15 @@ ACTIVATION_SHARE = 20
 
 
 class Seat(NamedTuple):
-    """A device that may take a rank. ``kind`` is the device's; ``node_free`` bytes its node has in all."""
+    """A device that may take a rank. ``kind`` is the device's; ``node_free`` bytes its node has in all.
+
+    ``strategies`` are the ways in which its engine can share a model.
+    """
 
     candidate: Candidate
     kind: str
     node_free: int
+    strategies: tuple[ShardStrategy, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -84,25 +89,44 @@ Latency = Callable[[str, str], float | None]
 """Seconds between two nodes, None where they don't reach each other."""
 
 
+class Even(NamedTuple):
+    """A way to give each of so many ranks the same share of every layer.
+
+    ``refusal`` says why they can't share the model, ``share`` the bytes of each, ``parts`` what those are.
+    """
+
+    strategy: ShardStrategy
+    layers: int
+    refusal: Callable[[int], str | None]
+    share: Callable[[int], int]
+    parts: Callable[[int], str] | None = None
+
+
+Former = Callable[[Sequence[Seat], Latency, int], Group | str]
+"""Forms a group of so many ranks (0: as few as possible), or says why there is none."""
+
+
 def form_group(
-    need: Callable[[Dtype], Need],
+    former: Callable[[Dtype], Former],
     seats: Sequence[Seat],
     latency: Latency,
-    strategy: ShardStrategy,
     ranks: int,
+    *,
+    one_kind: bool = False,
 ) -> Group | str:
     """The group with the fewest nodes, then the fewest ranks, then the nearest; or why there is none.
 
     ``ranks`` is how many are wanted, 0 for as few as possible (at least two). All ranks of a group run the
-    same engine in the same dtype, or their numbers would differ.
+    same engine in the same dtype, or their numbers would differ; with ``one_kind`` on devices of one kind.
     """
-    form = _tensor_group if strategy == "tensor" else _pipeline_group
     groups: list[Group] = []
     refusals: list[str] = []
-    kinds: set[tuple[str, Dtype]] = {(seat.candidate.engine, seat.candidate.dtype) for seat in seats}
-    for engine, dtype in sorted(kinds):
-        alike = _shared([s for s in seats if (s.candidate.engine, s.candidate.dtype) == (engine, dtype)])
-        found = form(need(dtype), alike, latency, ranks)
+    alike: dict[tuple[str, Dtype, str], list[Seat]] = {}
+    for seat in seats:
+        key = seat.candidate.engine, seat.candidate.dtype, seat.kind if one_kind else ""
+        alike.setdefault(key, []).append(seat)
+    for key in sorted(alike):
+        found = former(key[1])(_shared(alike[key]), latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
     if groups:
         return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))
@@ -124,7 +148,8 @@ def _within(seat: Seat, node_free: int, claimed: int) -> Seat:
     return seat._replace(candidate=msgspec.structs.replace(seat.candidate, free_bytes=part))
 
 
-def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+def pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+    """Ranks that take some layers each, in proportion to the room that they have."""
     room = {seat.key: _layers_that_fit(need, seat) for seat in seats}
     able = [seat for seat in seats if room[seat.key] > 0]
     layers = need.card.n_layers
@@ -151,14 +176,22 @@ def _pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: 
     return Group("pipeline", shards)
 
 
-def _tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+def tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+    """Ranks that take an equal part of every layer each."""
+    refusal = partial(tensor_refusal, need.card)
+    even = Even("tensor", need.card.n_layers, refusal, need.tensor)
+    return even_group(even, seats, latency, ranks)
+
+
+def even_group(even: Even, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
+    """Ranks that all hold the same number of bytes, as few as will do."""
     refusals: list[str] = []
     for world in [ranks] if ranks else range(2, len(seats) + 1):
-        refusal = tensor_refusal(need.card, world)
+        refusal = even.refusal(world)
         if refusal is not None:
             refusals.append(refusal)
             continue
-        share = need.tensor(world)
+        share = even.share(world)
         able = [seat for seat in seats if seat.candidate.free_bytes >= share]
         chosen = _grow(
             able,
@@ -168,10 +201,11 @@ def _tensor_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: in
             limit=world,
         )
         if chosen is not None:
-            return Group("tensor", [Shard(seat, 0, need.card.n_layers, share) for seat in chosen])
+            return Group(even.strategy, [Shard(seat, 0, even.layers, share) for seat in chosen])
+        parts = f" ({even.parts(world)})" if even.parts else ""
         refusals.append(
-            f"{world} ranks need {size(share)} each, and too few devices that reach each other have that "
-            f"({len(able)} of {len(seats)} do)"
+            f"{world} ranks need {size(share)} each{parts}, and too few devices that reach each other have "
+            f"that ({len(able)} of {len(seats)} do)"
         )
     return "; ".join(dict.fromkeys(refusals)) or "there are fewer than two devices"
 

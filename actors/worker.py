@@ -331,6 +331,7 @@ class Worker(Actor):
             start_layer=rank.start_layer,
             end_layer=rank.end_layer,
             prefill_chunk=self._settings.prefill_chunk or prefill_chunk(rank.device_id),
+            device_id=rank.device_id,
         )
         self._order(step.runner_id, load)
 

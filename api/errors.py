@@ -95,6 +95,7 @@ STATUS: dict[str, int] = {
     "idempotency_key_reused": 409,
     # It is understood, and can't be done with this model on these machines.
     "does_not_fit": 422,
+    "experts_refused": 422,
     "model_files_missing": 422,
     "model_files_broken": 422,
     "model_not_servable": 422,

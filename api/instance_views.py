@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from events import status
+from events.experts import Balance, MigrationStage
 from events.status import RunnerStatus
 from events.values import Cause, Placement, PlacementSettings
-from projections.state import ClusterState, Instance, InstanceStatus
+from projections.state import ClusterState, Experts, Instance, InstanceStatus, Migration
 
 
 class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,31 @@ class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     pid: int = 0
     cause: Cause | None = None
+
+
+class MigrationView(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts on their way: ``layer``, the ``done`` + 1st of ``total``, is in ``stage`` since then."""
+
+    migration_id: str
+    epoch: int
+    layer: int
+    stage: MigrationStage
+    since: float
+    done: int
+    total: int
+
+
+class ExpertsView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the experts are. ``epoch`` counts their placements, ``balance`` is as of the last decision."""
+
+    epoch: int
+    ranks: int
+    layers: int
+    experts: int
+    slots: int
+    """Physical experts of a layer, on all ranks together."""
+    balance: Balance | None
+    migration: MigrationView | None
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +67,8 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: float
     cause: Cause | None
     """Its last trouble."""
+    experts: ExpertsView | None
+    """With the load balancer of experts only."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +99,35 @@ def instance_view(state: ClusterState, instance: Instance) -> InstanceView:
         attempts=instance.attempts,
         retry_at=instance.retry_at,
         cause=instance.cause,
+        experts=_experts(state.experts.get(instance.instance_id)),
+    )
+
+
+def _experts(experts: Experts | None) -> ExpertsView | None:
+    if experts is None:
+        return None
+    return ExpertsView(
+        epoch=experts.epoch,
+        ranks=experts.ranks,
+        layers=len(experts.maps),
+        experts=experts.experts,
+        slots=len(experts.maps[0]),
+        balance=experts.balance,
+        migration=_migration(experts.migration),
+    )
+
+
+def _migration(migration: Migration | None) -> MigrationView | None:
+    if migration is None:
+        return None
+    return MigrationView(
+        migration_id=migration.migration_id,
+        epoch=migration.epoch,
+        layer=migration.layers[migration.position].layer,
+        stage=migration.stage,
+        since=migration.since,
+        done=migration.position,
+        total=len(migration.layers),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import json_parameters
 from api.errors import ErrorAnswer
 from api.routes import Route
 
@@ -79,9 +80,13 @@ def _parameters(route: Route, components: Schema) -> list[Schema]:
     ]
     if route.query:
         fields = components[route.query.__name__]
+        as_json = json_parameters(route.query)
         for name, schema in fields["properties"].items():
             required = name in fields.get("required", ())
-            found.append({"name": name, "in": "query", "required": required, "schema": schema})
+            shape: Schema = {"schema": schema}
+            if name in as_json:
+                shape = {"content": {"application/json": shape}}
+            found.append({"name": name, "in": "query", "required": required, **shape})
     return found
 
 

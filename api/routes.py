@@ -19,7 +19,7 @@ from aiohttp import web
 
 from actors.gateway import Gateway
 from api.answers import json_response
-from api.errors import invalid
+from api.decoding import decode_body, decode_query
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -120,35 +120,3 @@ class Route:
 
 def _given(kind: Any) -> type[msgspec.Struct] | None:
     return None if kind in (None, types.NoneType) else kind
-
-
-def decode_body(data: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
-    """The body as ``kind``. Raises `ApiError` (400) that names the field at fault."""
-    if not data.strip():
-        raise invalid("The request has no body; send a JSON object.", code="invalid_json")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise _wrong_field("body", error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    except RecursionError:
-        raise invalid("The body is nested too deeply.", code="invalid_json") from None
-
-
-def decode_query(request: web.Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
-    """The query parameters as ``kind``. Raises `ApiError` (400) that names the parameter."""
-    try:
-        joined = {name: ",".join(request.query.getall(name)) for name in request.query}
-        return msgspec.convert(joined, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise _wrong_field("query", error) from None
-
-
-def _wrong_field(where: str, error: msgspec.ValidationError) -> Exception:
-    what, _, path = str(error).rpartition(" - at ")
-    path = path.strip("`")
-    if not what:
-        return invalid(f"The {where} is wrong: {error}.", code="invalid_type")
-    field = path.removeprefix("$.")
-    return invalid(f"The {where} is wrong at `{path}`: {what}.", param=field, code="invalid_type")

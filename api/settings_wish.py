@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from events.experts import EplbSettings, ExpertDispatch, ExpertFormat
 from events.values import Dtype, PlacementSettings, ShardStrategy
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is to be placed. What is left out is chosen by the cluster."""
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a model is to be placed. What is left out is chosen by the cluster; unknown keys are refused."""
 
     shard_strategy: ShardStrategy = "auto"
     context: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
@@ -24,6 +25,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str = ""
     ranks: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Devices to spread over; 0 takes the fewest that can hold the model."""
+    expert_dispatch: ExpertDispatch = "shared"
+    expert_format: ExpertFormat = "plain"
+    eplb: EplbSettings | None = None
+    """Balance the load of experts over the ranks; with the strategy ``expert`` only, as the two above."""
 
     def settings(self) -> PlacementSettings:
         """The wish as commands carry it."""
@@ -36,4 +41,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
             node_id=self.node_id,
             device_id=self.device_id,
             ranks=self.ranks,
+            expert_dispatch=self.expert_dispatch,
+            expert_format=self.expert_format,
+            eplb=self.eplb,
         )

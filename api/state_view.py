@@ -8,7 +8,7 @@ import msgspec
 
 from api.errors import not_found
 from api.routes import Call
-from projections.state import ClusterState, Download, Instance, Link, Model, Node, Runner, Task
+from projections.state import ClusterState, Download, Experts, Instance, Link, Model, Node, Runner, Task
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,8 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     """By instance."""
     links: dict[str, dict[str, Link]]
     """By node, then by the node that it reaches."""
+    experts: dict[str, Experts]
+    """By instance, of those with the load balancer of experts."""
 
 
 async def get_state(call: Call[None, None]) -> StateView:
@@ -66,6 +68,7 @@ def state_view(state: ClusterState) -> StateView:
         tasks=state.tasks,
         open_tasks=state.open_tasks,
         links=links,
+        experts=state.experts,
     )
 
 

@@ -13,6 +13,7 @@ from typing import cast, get_args
 import msgspec
 
 from engines import weights
+from engines.experts.families import moe_layers
 from engines.model_errors import CardError, StoreError, refusal
 from events.values import Dtype, ModelCard, Quantization
 
@@ -26,6 +27,7 @@ _VOCABULARY = ("vocab_size", "padded_vocab_size")
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 _FFN = ("moe_intermediate_size", "intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERT_GROUPS = ("n_group",)
 
 _GEMMA3 = {
     "num_attention_heads": 8,
@@ -79,12 +81,13 @@ def card_from_config(
     _check_generates(model_id, config)
     _check_consistent(model_id, shape.config)
     dtype, quantization = _dtype(model_id, config), _quantization(model_id, config)
+    layers = shape.positive("layers", _LAYERS)
     heads = shape.positive("attention heads", _HEADS)
     hidden = shape.positive("hidden size", _HIDDEN)
     return ModelCard(
         model_id=model_id,
         model_type=str(config.get("model_type", "")),
-        n_layers=shape.positive("layers", _LAYERS),
+        n_layers=layers,
         hidden_size=hidden,
         n_heads=heads,
         n_kv_heads=_kv_heads(shape, heads),
@@ -96,6 +99,8 @@ def card_from_config(
         weight_bytes=weight_bytes,
         quantization=quantization,
         n_experts=shape.number(_EXPERTS) or 0,
+        n_moe_layers=_moe_layers(shape, layers),
+        expert_groups=shape.number(_EXPERT_GROUPS) or 1,
         ffn_size=shape.number(_FFN) or 0,
         has_chat_template=has_chat_template,
     )
@@ -165,6 +170,13 @@ def _head_dim(shape: _Shape, hidden: int, heads: int) -> int:
     if explicit is None and hidden % heads:
         raise _refused(shape.model_id, f"its hidden size {hidden} is not a multiple of its {heads} heads")
     return explicit or hidden // heads
+
+
+def _moe_layers(shape: _Shape, layers: int) -> int:
+    try:
+        return moe_layers(shape.config, layers) if shape.number(_EXPERTS) else 0
+    except ValueError as error:
+        raise _refused(shape.model_id, str(error)) from None
 
 
 def _text_config(config: Config) -> Config:

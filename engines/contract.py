@@ -30,6 +30,8 @@ class GroupSpec(Value, frozen=True, kw_only=True):
     """JACCL only: ``[i][j]`` names the RDMA device by which rank i reaches rank j; None for itself."""
     timeout_s: float
     """Seconds that the ranks may take to meet."""
+    device_id: str = "cpu:0"
+    """Of this rank: on torch it decides what carries the collectives."""
 
 
 class ExpertShard(Value, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ class LoadSpec:
     end_layer: int
     prefill_chunk: int
     """Prompt tokens computed between two decode steps of the running streams."""
+    device_id: str = "cpu:0"
+    """The device to compute on. MLX takes the only one that it has."""
     experts: ExpertShard | None = None
     """With the strategy ``expert`` only."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engines.contract import GroupLost, GroupSpec, LoadError
+from events.experts import LayerMoves
 from events.values import Cause
 
 _HEADER = struct.Struct(">I")
@@ -45,10 +46,11 @@ class Tried(_Word, frozen=True):
 
 
 class Holds(_Word, frozen=True):
-    """A rank has loaded the layers ``[start, end)``."""
+    """A rank has loaded the layers ``[start, end)``. ``experts`` is a digest of how experts are spread."""
 
     start: int
     end: int
+    experts: str = ""
 
 
 class Insert(_Word, frozen=True):
@@ -72,7 +74,35 @@ class Warmed(_Word, frozen=True):
     """The warm-up is over."""
 
 
-Word = Hello | Tried | Holds | Insert | Remove | Step | Warmed
+class Tokens(_Word, frozen=True):
+    """What the next forward pass computes, row by row: where the other ranks need real tokens."""
+
+    tokens: list[int]
+
+
+class Stage(_Word, frozen=True):
+    """Bring the experts of a layer beside the live ones. Tickets count what moves experts, from 1."""
+
+    ticket: int
+    moves: LayerMoves
+
+
+class Apply(_Word, frozen=True):
+    """Make the staged experts of a layer live, under a new map."""
+
+    ticket: int
+    layer: int
+    epoch: int
+    map: list[int]
+
+
+class Drop(_Word, frozen=True):
+    """Forget what is staged."""
+
+    ticket: int
+
+
+Word = Hello | Tried | Holds | Insert | Remove | Step | Warmed | Tokens | Stage | Apply | Drop
 
 
 class Link:
@@ -163,7 +193,7 @@ def check_ways(spec: GroupSpec, links: Sequence[Link], neighbour: int) -> None:
 
     Asked beforehand because an engine that waits for a neighbour in vain can't be interrupted.
     """
-    with _listen(spec.hosts[spec.rank]):
+    with listen(spec.hosts[spec.rank]):
         agree(spec, links, "")
         why = agree(spec, links, _knock(spec, neighbour))
     agree(spec, links, "")
@@ -205,7 +235,7 @@ def unreachable(message: str) -> LoadError:
 
 def _gather(spec: GroupSpec, deadline: float) -> dict[int, socket.socket]:
     found: dict[int, socket.socket] = {}
-    with _listen(spec.hosts[0]) as listener:
+    with listen(spec.hosts[0]) as listener:
         while len(found) < len(spec.hosts) - 1:
             missing = [rank for rank in range(1, len(spec.hosts)) if rank not in found]
             listener.settimeout(max(0.001, deadline - time.monotonic()))
@@ -225,8 +255,8 @@ def _gather(spec: GroupSpec, deadline: float) -> dict[int, socket.socket]:
     return found
 
 
-def _listen(host: str) -> socket.socket:
-    """A listener whose port can be bound again while its connections live, as the ring does afterwards."""
+def listen(host: str) -> socket.socket:
+    """A listener whose port can be bound again while its connections live. Raises `LoadError`."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

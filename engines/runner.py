@@ -12,6 +12,7 @@ import faulthandler
 import os
 import queue
 import socket
+import sys
 import threading
 import traceback
 
@@ -21,12 +22,16 @@ from engines.contract import Builder, Follower, Group, GroupLost, LoadError, Loa
 from engines.os_process import die_with_parent, name_process
 from engines.serving import Serving, StepFailed, broken
 from engines.wire import (
+    ApplyLayer,
     Cancel,
     Channel,
     ChannelClosed,
     Connect,
+    DropStaging,
     Generate,
+    LayerStaged,
     Load,
+    StageLayer,
     StatusIs,
     Stop,
     ToRunner,
@@ -59,7 +64,7 @@ class Runner:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Load | Connect | WarmUp | Stop] = queue.SimpleQueue()
         self._builder: Builder | None = None
-        self._in_group = False
+        self.in_group = False
         self._group: Group | None = None
         self._serving: Serving | None = None
         self._follower: Follower | None = None
@@ -106,7 +111,7 @@ class Runner:
         from engines.registry import engine
 
         self._say(status.Connecting())
-        self._in_group = True
+        self.in_group = True
         self._group = engine(message.engine).connect(message.group, self._lost)
         self._say(status.Connected())
 
@@ -169,10 +174,19 @@ class Runner:
         elif isinstance(message, Cancel):
             if serving is not None:
                 serving.cancel(message)
+        elif isinstance(message, StageLayer | ApplyLayer | DropStaging):
+            self._move(message)
         elif isinstance(message, Stop):
             self._stop(message)
         elif isinstance(message, Load | Connect | WarmUp):
             self._inbox.put(message)
+
+    def _move(self, message: StageLayer | ApplyLayer | DropStaging) -> None:
+        if self._serving is not None:
+            self._serving.move(message)
+        elif isinstance(message, StageLayer):
+            id, layer = message.migration_id, message.moves.layer
+            self._channel.send(LayerStaged(migration_id=id, layer=layer, cause=self._not_serving()))
 
     def _not_serving(self) -> Cause:
         if self._follower is not None:
@@ -187,7 +201,7 @@ class Runner:
             self._serving.quit()
         if self._follower is not None:
             self._follower.stop()
-        if self._in_group:
+        if self.in_group:
             leave = threading.Timer(_STOPPING_S, self._leave)
             leave.daemon = True
             leave.start()
@@ -222,6 +236,8 @@ def _spec(message: Load) -> LoadSpec:
         start_layer=message.start_layer,
         end_layer=message.end_layer,
         prefill_chunk=message.prefill_chunk,
+        device_id=message.device_id,
+        experts=message.experts,
     )
 
 
@@ -234,7 +250,12 @@ def main() -> int:
     faulthandler.enable()
     die_with_parent()
     name_process("cuebook-runner")
-    return Runner(Channel(socket.socket(fileno=fd), ToRunner)).run()
+    runner = Runner(Channel(socket.socket(fileno=fd), ToRunner))
+    code = runner.run()
+    if runner.in_group:  # what an engine still waits for at the end of the process may never come
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -5,25 +5,43 @@ from __future__ import annotations
 import queue
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from engines.contract import Generator, GroupLost, Prompt, Refused, Step, TokenLogprob
+from engines.contract import (
+    Balanced,
+    Generator,
+    GroupLost,
+    MoveFailed,
+    Prompt,
+    Refused,
+    Step,
+    TokenLogprob,
+)
 from engines.wire import (
     Admitted,
+    ApplyLayer,
     Cancel,
     Channel,
+    ChannelClosed,
     Chunk,
+    DropStaging,
+    ExpertLoad,
     FromRunner,
     Generate,
+    LayerApplied,
+    LayerStaged,
     Logprob,
     Progress,
+    StageLayer,
     TaskBroken,
     TaskDone,
     TaskDropped,
 )
 from events.values import NO_TOKENS, Cause, Sampling, Timings, Usage
+
+T = TypeVar("T")
 
 
 class StepFailed(Exception):
@@ -48,7 +66,9 @@ class Quit:
     """Wakes the main thread to end."""
 
 
-Inbox = queue.SimpleQueue[Admission | Cancel | Quit]
+Move = StageLayer | ApplyLayer | DropStaging
+"""What moves experts between two steps."""
+Inbox = queue.SimpleQueue[Admission | Cancel | Move | Quit]
 
 
 @dataclass(slots=True)
@@ -77,6 +97,7 @@ class Serving:
     def __init__(self, channel: Channel, generator: Generator) -> None:
         self._channel = channel
         self._generator = generator
+        self._experts = generator if isinstance(generator, Balanced) else None
         self._inbox: Inbox = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
 
@@ -95,6 +116,10 @@ class Serving:
 
     def cancel(self, message: Cancel) -> None:
         """Drop a task before the next step."""
+        self._inbox.put(message)
+
+    def move(self, message: Move) -> None:
+        """Move experts before the next step, also where there is none."""
         self._inbox.put(message)
 
     def quit(self) -> None:
@@ -120,8 +145,10 @@ class Serving:
                 return False
             if isinstance(message, Cancel):
                 self._drop(message.task_id)
-            else:
+            elif isinstance(message, Admission):
                 self._submit(message)
+            else:
+                self._guarded(lambda message=message: self._move(message))
         return True
 
     def _submit(self, admission: Admission) -> None:
@@ -146,12 +173,7 @@ class Serving:
 
     def _step(self) -> None:
         began = time.perf_counter()
-        try:
-            steps = self._generator.step()
-        except GroupLost:
-            raise
-        except Exception as error:
-            self._fail(error)
+        steps = self._guarded(self._generator.step)
         now = time.perf_counter()
         chunks: list[Chunk] = []
         prefilling: list[str] = []
@@ -173,6 +195,38 @@ class Serving:
         self._channel.send(Progress(chunks=chunks, prefilling=prefilling, decoding=decoding))
         for end in ends:
             self._channel.send(end)
+        self._tell_load()
+
+    def _tell_load(self) -> None:
+        if self._experts and (window := self._experts.take_window()):
+            self._channel.send(
+                ExpertLoad(
+                    window=window.window,
+                    epoch=window.epoch,
+                    steps=window.steps,
+                    tokens=window.tokens,
+                    seconds=window.seconds,
+                    bandwidth=window.bandwidth,
+                    counts=window.counts,
+                )
+            )
+
+    def _move(self, message: Move) -> None:
+        if self._experts is None:
+            raise RuntimeError("told to move experts of a model that was loaded without a load balancer")
+        if isinstance(message, StageLayer):
+            self._channel.send(_staged(self._experts, message))
+        elif isinstance(message, ApplyLayer):
+            began = time.perf_counter()
+            digests = self._experts.apply(message.layer, message.epoch, message.map)
+            seconds = time.perf_counter() - began
+            self._channel.send(
+                LayerApplied(
+                    migration_id=message.migration_id, layer=message.layer, digests=digests, seconds=seconds
+                )
+            )
+        else:
+            self._experts.drop()
 
     def _end(self, step: Step, now: float) -> FromRunner:
         task = self._open.pop(step.task_id)
@@ -186,12 +240,36 @@ class Serving:
             timings=task.timings(now),
         )
 
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """``work()`` of the engine. Raises `GroupLost` as it does, and `StepFailed` for whatever else."""
+        try:
+            return work()
+        except (GroupLost, ChannelClosed):
+            raise
+        except Exception as error:
+            self._fail(error)
+
     def _fail(self, error: Exception) -> NoReturn:
         traceback.print_exc()
         cause = _unexpected("engine_error", error)
         for task_id, task in self._open.items():
             self._channel.send(broken(task_id, cause, task.usage()))
         raise StepFailed(cause) from error
+
+
+def _staged(experts: Balanced, message: StageLayer) -> LayerStaged:
+    layer = message.moves.layer
+    try:
+        done = experts.stage(message.moves)
+    except MoveFailed as failure:
+        return LayerStaged(migration_id=message.migration_id, layer=layer, cause=failure.cause)
+    return LayerStaged(
+        migration_id=message.migration_id,
+        layer=layer,
+        slots=done.slots,
+        bytes=done.bytes,
+        seconds=done.seconds,
+    )
 
 
 def broken(task_id: str, cause: Cause, usage: Usage | None = None) -> TaskBroken:

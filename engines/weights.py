@@ -59,6 +59,11 @@ def inspect(directory: Path, quantization: Quantization | None = None) -> Weight
     return Weights(files, dtypes.total(), _count(tensors, quantization), dtype)
 
 
+def tensor_names(directory: Path) -> frozenset[str]:
+    """Names of all tensors in the weight files. Raises `StoreError` as `inspect` does."""
+    return frozenset(name for file in weight_files(directory) for name in _header(directory / file))
+
+
 def weight_files(directory: Path) -> list[str]:
     """Names of the weight files: those of the index, or ``model.safetensors``, or all safetensors there."""
     present = {path.name for path in directory.glob("*.safetensors")}

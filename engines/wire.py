@@ -37,6 +37,7 @@ class Load(_Message, frozen=True):
     start_layer: int
     end_layer: int
     prefill_chunk: int
+    device_id: str = "cpu:0"
     experts: ExpertShard | None = None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from events.base import Value
 from events.experts import EplbSettings, ExpertDispatch, ExpertFormat
 
@@ -52,6 +54,8 @@ class EngineReport(Value, frozen=True):
     device_ids: list[str]
     dtype: Dtype
     options: dict[str, str] = {}
+    strategies: list[ShardStrategy] = msgspec.field(default_factory=lambda: ["pipeline", "tensor"])
+    """Ways in which the engine can spread a model over several ranks."""
 
 
 class Quantization(Value, frozen=True):
@@ -79,6 +83,11 @@ class ModelCard(Value, frozen=True):
     """Bytes of the weight files; in memory they may take more, see `actors.placement`."""
     quantization: Quantization | None = None
     n_experts: int = 0
+    """Routed experts of a mixture-of-experts (MoE) layer."""
+    n_moe_layers: int = 0
+    """Layers that have them; 0 where the model has none, or is of a family whose experts can't be spread."""
+    expert_groups: int = 1
+    """Groups of consecutive experts, to some of which the router restricts each token; 1 where it does not."""
     ffn_size: int = 0
     """Width of a feed-forward layer, of one expert where there are experts; 0 where it is not known."""
     has_chat_template: bool = True

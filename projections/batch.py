@@ -5,8 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 Row = Mapping[str, str | int | float | None]
+
+
+class Place(NamedTuple):
+    """Where an event is in the log, and the instance that it concerns, if any."""
+
+    seq: int
+    at: str
+    decision_id: int
+    instance_id: str | None
 
 
 class Batch:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import singledispatch
 
 from events import commands as cmd
+from events import expert_commands as expert_cmd
 from events.base import Command
-from projections.words import count, reason, runner_status, size, wishes
+from projections.phrases import count, reason, size
+from projections.words import runner_status, wishes
 
 
 @singledispatch
@@ -151,3 +153,32 @@ def _(command: cmd.ReportTask) -> str:
             return f"{command.origin} reported that {command.task_id} broke: {reason(cause)}"
         case cmd.Stopped():
             return f"{command.origin} reported that {command.task_id} had stopped as told"
+
+
+@asked.register
+def _(command: expert_cmd.ReportExpertLoad) -> str:
+    return f"{command.runner_id} of {command.instance_id} reported load window {command.window}"
+
+
+@asked.register
+def _(command: expert_cmd.Rebalance) -> str:
+    return f"load window {command.window} of {command.instance_id} had closed and was to be weighed"
+
+
+@asked.register
+def _(command: expert_cmd.ReportLayerStaged) -> str:
+    layer = f"layer {command.layer} of {command.migration_id}"
+    if command.cause is not None:
+        return f"{command.runner_id} reported that {layer} could not be staged: {reason(command.cause)}"
+    return f"{command.runner_id} reported that all ranks had staged {layer}"
+
+
+@asked.register
+def _(command: expert_cmd.ReportLayerApplied) -> str:
+    layer = f"layer {command.layer} of {command.migration_id}"
+    return f"{command.runner_id} reported that all ranks had applied {layer}"
+
+
+@asked.register
+def _(command: expert_cmd.ExpireMigration) -> str:
+    return f"layer {command.layer} of {command.migration_id} had missed its deadline: {reason(command.cause)}"

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from events.values import Quantization
 from projections.batch import Batch
+from projections.phrases import moment
 from projections.state import ClusterState, Download, Instance, Model, Node, Runner
-from projections.words import moment
 
 Key = TypeVar("Key")
 Entity = TypeVar("Entity")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import NamedTuple
 
 from events import catalogue as ev
 from events import status as st
 from events.base import Event
+from events.expert_events import ExpertEvent
 from events.values import Usage
-from projections.batch import Batch
+from projections import expert_rows
+from projections.batch import Batch, Place
 from projections.entity_rows import RUNNING_DOWNLOAD
 from projections.failures import Failure
-from projections.words import moment, origin, reasons, status_detail
-
-
-class Place(NamedTuple):
-    """Where an event is in the log, and the instance that it concerns, if any."""
-
-    seq: int
-    at: str
-    decision_id: int
-    instance_id: str | None
+from projections.phrases import moment
+from projections.words import origin, reasons, status_detail
 
 
 @singledispatch
@@ -227,6 +220,7 @@ def _(event: ev.InstanceRetried, batch: Batch, place: Place) -> None:
 @write.register
 def _(event: ev.InstanceDeleted, batch: Batch, place: Place) -> None:
     _placement_over(batch, place, event.instance_id, "deleted", "the instance is no longer wanted")
+    expert_rows.forget(event.instance_id, batch)
 
 
 def _placement_over(batch: Batch, place: Place, instance_id: str, outcome: str, why: str) -> None:
@@ -271,6 +265,11 @@ def _runner_history(
         "decision_id": place.decision_id,
     }
     batch.insert("runner_history", row)
+
+
+@write.register
+def _(event: ExpertEvent, batch: Batch, place: Place) -> None:
+    expert_rows.write(event, batch, place)
 
 
 @write.register

@@ -15,6 +15,7 @@ import msgspec
 from events import catalogue as ev
 from events.base import Event
 from events.status import Failed, Idle, Shutdown, Spawning
+from projections import evolve_experts
 from projections.state import ClusterState, Download, Instance, Link, Model, Node, Runner, Task
 
 _replace = msgspec.structs.replace
@@ -147,6 +148,7 @@ def _instance_placed(state: ClusterState, event: ev.InstancePlaced, at: float) -
     state.instances[event.instance_id] = _replace(
         instance, status="placed", placement=event.placement, placed_at=at, retry_at=0.0
     )
+    evolve_experts.new_runners(state, event.instance_id)
     for rank in event.placement.ranks:
         _forget_failed_download(state, rank.node_id, instance.model_id)
         state.runners[rank.runner_id] = Runner(
@@ -199,6 +201,8 @@ def _instance_retried(state: ClusterState, event: ev.InstanceRetried, at: float)
 
 def _instance_deleted(state: ClusterState, event: ev.InstanceDeleted, at: float) -> None:
     _retire_runners(state, state.instances.pop(event.instance_id))
+    if event.instance_id in state.experts:
+        del state.experts[event.instance_id]
 
 
 def _void_placement(state: ClusterState, instance_id: str, **changes: Any) -> None:
@@ -308,4 +312,5 @@ _EVOLVE: dict[type[Event], Callable[[ClusterState, Any, float], object]] = {
     ev.TaskFinished: _task_finished,
     ev.TaskFailed: _task_ended,
     ev.TaskCancelled: _task_ended,
+    **evolve_experts.EVOLVE,
 }

@@ -9,11 +9,12 @@ import msgspec
 
 from events import catalogue as ev
 from events.base import Event
+from events.expert_events import MigrationAborted
 from events.status import Failed
 from events.values import Cause
 from projections.words import runner_status
 
-Kind = Literal["runner", "instance", "task", "download", "node", "actor"]
+Kind = Literal["runner", "instance", "task", "download", "node", "actor", "migration"]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -74,4 +75,5 @@ _FAILURES: dict[type[Event], Callable[[Any], Failure | None]] = {
     ev.InstanceSetBack: lambda event: _caused("instance", event.instance_id, event.cause),
     ev.InstanceFailed: lambda event: _caused("instance", event.instance_id, event.cause),
     ev.TaskFailed: lambda event: _caused("task", event.task_id, event.cause),
+    MigrationAborted: lambda event: _caused("migration", event.migration_id, event.cause),
 }

@@ -9,9 +9,12 @@ _STATE = (
     "events/base.py",
     "events/values.py",
     "events/status.py",
+    "events/experts.py",
     "events/catalogue.py",
+    "events/expert_events.py",
     "projections/state.py",
     "projections/evolve.py",
+    "projections/evolve_experts.py",
 )
 _ROWS = (
     *_STATE,
@@ -21,9 +24,12 @@ _ROWS = (
     "projections/batch.py",
     "projections/entity_rows.py",
     "projections/event_rows.py",
+    "projections/expert_rows.py",
     "projections/failures.py",
     "projections/mirror.py",
+    "projections/phrases.py",
     "projections/words.py",
+    "projections/expert_words.py",
     "projections/command_words.py",
 )
 

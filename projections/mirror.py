@@ -13,14 +13,15 @@ from events.base import Event
 from events.reader import LogReader
 from events.record import Committed, Recorded
 from projections import event_rows, schema
-from projections.batch import Batch
+from projections.batch import Batch, Place
 from projections.command_words import asked, subject
 from projections.entity_rows import track, write_touched
 from projections.evolve import apply
 from projections.failures import failure_of
+from projections.phrases import moment
 from projections.snapshot import load_state
 from projections.state import ClusterState
-from projections.words import moment, sentence
+from projections.words import sentence
 
 _BATCH = 1_000
 """Decisions in one transaction while the mirror catches up."""
@@ -115,9 +116,7 @@ class Mirror:
     def _event(self, recorded: Recorded) -> str:
         """Write what an event says and touches; returns its sentence."""
         event, state = recorded.event, self._state
-        place = event_rows.Place(
-            recorded.seq, moment(recorded.at), recorded.decision_id, _instance_id(state, event)
-        )
+        place = Place(recorded.seq, moment(recorded.at), recorded.decision_id, _instance_id(state, event))
         apply(state, recorded.seq, recorded.epoch, recorded.at, event)
         write_touched(self._batch, state, place.seq, place.at)
         event_rows.write(event, self._batch, place)

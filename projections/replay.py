@@ -21,6 +21,7 @@ _ENTITIES = {
     "instances": "instance",
     "runners": "runner",
     "tasks": "task",
+    "experts": "experts",
 }
 _POSITION = {"seq", "at"}
 _DERIVED = {"open_tasks"}

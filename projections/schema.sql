@@ -294,7 +294,7 @@ CREATE INDEX tasks_model ON tasks(model_id);
 CREATE TABLE failures ( -- everything that went wrong, and why
     failure_id INTEGER PRIMARY KEY, -- event in the log
     at TEXT NOT NULL, -- when
-    kind TEXT NOT NULL CHECK (kind IN ('runner', 'instance', 'task', 'download', 'node', 'actor')), -- sort of thing that failed
+    kind TEXT NOT NULL CHECK (kind IN ('runner', 'instance', 'task', 'download', 'node', 'actor', 'migration')), -- sort of thing that failed
     subject TEXT NOT NULL, -- what failed
     code TEXT NOT NULL, -- stable code, for programs
     sentence TEXT NOT NULL, -- why, in words
@@ -314,4 +314,119 @@ CREATE TABLE actors ( -- parts of a node's own process that crashed or were spok
     dead_letters INTEGER NOT NULL, -- messages that came too late
     last_dead_letter TEXT, -- one of them
     PRIMARY KEY (node_id, actor)
+) STRICT;
+
+CREATE TABLE expert_placements ( -- which expert each slot of each MoE layer holds now, for instances with EPLB
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    layer INTEGER NOT NULL, -- MoE layer, counted from 0
+    slot INTEGER NOT NULL, -- physical slot of the layer, from 0
+    expert INTEGER NOT NULL, -- logical expert in it
+    rank INTEGER NOT NULL, -- rank that has the slot
+    epoch INTEGER NOT NULL, -- epoch in which the layer was last placed
+    PRIMARY KEY (instance_id, layer, slot)
+) STRICT;
+
+CREATE TABLE expert_epochs ( -- placements of experts that were committed, one after the other
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    epoch INTEGER NOT NULL, -- number of the placement, from 1
+    reason TEXT NOT NULL, -- why experts were placed like this, in words
+    migration_id TEXT REFERENCES migrations(migration_id), -- migration that made it; none for a first placement
+    began_at TEXT NOT NULL, -- commit of its first layer
+    complete_at TEXT, -- when all ranks computed all its layers by it
+    began_seq INTEGER NOT NULL, -- event of that commit
+    PRIMARY KEY (instance_id, epoch)
+) STRICT;
+
+CREATE TABLE load_windows ( -- load of experts as ranks reported it, window by window
+    window_id INTEGER PRIMARY KEY, -- event in the log
+    at TEXT NOT NULL, -- when it was reported
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    window INTEGER NOT NULL, -- its number, from 1 for each runner of rank 0
+    epoch INTEGER NOT NULL, -- placement that it was counted under
+    taken INTEGER NOT NULL, -- 1 where it was taken, 0 where it was refused
+    phase TEXT, -- steps that count: all, prefill or decode
+    steps INTEGER, -- engine steps that were counted
+    tokens INTEGER, -- tokens in them
+    seconds REAL, -- time of those steps
+    tokens_per_s REAL GENERATED ALWAYS AS (round(tokens / nullif(seconds, 0), 2)), -- speed in the window
+    balance REAL, -- mean load of a rank by the hottest one's, each summed over the layers; 1 is even
+    hottest_rank INTEGER, -- rank with the most rows
+    bandwidth REAL, -- bytes per second in which a rank can receive experts
+    cause_code TEXT, -- why it was refused, for programs
+    cause TEXT, -- why it was refused, in words
+    decision_id INTEGER NOT NULL REFERENCES decisions(decision_id) -- decision that recorded it
+) STRICT;
+CREATE INDEX load_windows_instance ON load_windows(instance_id, epoch);
+
+CREATE TABLE expert_loads ( -- load of each MoE layer in the last window that was taken
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    layer INTEGER NOT NULL, -- MoE layer, counted from 0
+    window_id INTEGER NOT NULL REFERENCES load_windows(window_id), -- the window
+    rows INTEGER NOT NULL, -- rows that the layer's experts computed
+    experts TEXT NOT NULL, -- JSON array: rows of each logical expert
+    ranks TEXT NOT NULL, -- JSON array: rows of each rank
+    balance REAL NOT NULL, -- mean load of a rank by the hottest one's
+    PRIMARY KEY (instance_id, layer)
+) STRICT;
+
+CREATE TABLE rebalance_decisions ( -- every proposal of a policy, adopted or not, and why
+    rebalance_id INTEGER PRIMARY KEY, -- event in the log
+    at TEXT NOT NULL, -- when it was weighed
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    window INTEGER NOT NULL, -- load window that it rests on
+    epoch INTEGER NOT NULL, -- placement at that time
+    policy TEXT NOT NULL, -- policy that proposed
+    policy_version INTEGER NOT NULL, -- and its version
+    adopted INTEGER NOT NULL, -- 1 where the experts were to move
+    reason TEXT NOT NULL, -- why or why not, in words
+    balance_now REAL NOT NULL, -- balance in the window
+    balance_predicted REAL NOT NULL, -- balance that the proposal would have given it
+    balance_bound REAL NOT NULL, -- best balance that any placement could have given it
+    layers INTEGER NOT NULL, -- layers that change
+    moves INTEGER NOT NULL, -- experts that ranks must receive
+    bytes_total INTEGER NOT NULL, -- bytes to send in all
+    bytes_busiest INTEGER NOT NULL, -- bytes that the busiest rank receives
+    saving_s REAL NOT NULL, -- seconds saved over the horizon, as predicted
+    cost_s REAL NOT NULL, -- seconds that the move costs
+    migration_id TEXT REFERENCES migrations(migration_id), -- migration that follows, where adopted
+    decision_id INTEGER NOT NULL REFERENCES decisions(decision_id) -- decision that weighed it
+) STRICT;
+CREATE INDEX rebalance_decisions_instance ON rebalance_decisions(instance_id);
+CREATE INDEX rebalance_decisions_migration ON rebalance_decisions(migration_id);
+
+CREATE TABLE migrations ( -- moves of experts between slots, each the way to a new epoch
+    migration_id TEXT PRIMARY KEY, -- id of the migration
+    instance_id TEXT NOT NULL REFERENCES instances(instance_id), -- the instance
+    epoch INTEGER NOT NULL, -- placement that it leads to
+    status TEXT NOT NULL CHECK (status IN ('open', 'complete', 'aborted')), -- how it stands
+    layers INTEGER NOT NULL, -- layers that were to change
+    slots INTEGER NOT NULL, -- slots that were to be filled anew
+    layers_committed INTEGER NOT NULL, -- layers whose new map holds
+    layers_applied INTEGER NOT NULL, -- layers that all ranks computed by it
+    planned_at TEXT NOT NULL, -- when it was decided
+    ended_at TEXT, -- its end
+    seconds REAL GENERATED ALWAYS AS (round((julianday(ended_at) - julianday(planned_at)) * 86400, 3)), -- from plan to end
+    failed_layer INTEGER, -- layer at which it was aborted
+    failed_stage TEXT, -- staging, or committed
+    cause_code TEXT, -- why it was aborted, for programs
+    cause TEXT, -- why it was aborted, in words
+    decision_id INTEGER NOT NULL REFERENCES decisions(decision_id) -- decision that planned it
+) STRICT;
+CREATE INDEX migrations_instance ON migrations(instance_id);
+
+CREATE TABLE migration_layers ( -- the layers of each migration, in the order in which they move
+    migration_id TEXT NOT NULL REFERENCES migrations(migration_id), -- the migration
+    position INTEGER NOT NULL, -- order, from 1
+    layer INTEGER NOT NULL, -- MoE layer, counted from 0
+    status TEXT NOT NULL CHECK (status IN ('planned', 'committed', 'applied', 'left')), -- how far it came
+    slots INTEGER NOT NULL, -- slots to fill anew
+    moves TEXT NOT NULL, -- which expert goes from where to where, in words
+    map TEXT NOT NULL, -- JSON array: expert in each slot afterwards
+    bytes INTEGER, -- bytes that went between ranks
+    stage_s REAL, -- seconds until all ranks had the rows
+    apply_s REAL, -- seconds that batches waited while ranks applied it
+    digest TEXT, -- of map and lookup, equal on all ranks
+    committed_at TEXT, -- when its new map began to hold
+    applied_at TEXT, -- when all ranks computed by it
+    PRIMARY KEY (migration_id, position)
 ) STRICT;

@@ -155,6 +155,8 @@ class Experts(Value, frozen=True):
     ranks: int
     experts: int
     maps: list[list[int]]
+    window: int = 0
+    """Number of the last window that was taken, of the current runner."""
     load: LoadReading | None = None
     """The last window that is not weighed yet."""
     weighed: int = 0

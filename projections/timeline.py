@@ -10,9 +10,10 @@ from events.base import Event
 from events.catalogue import InstancePlaced
 from events.reader import LogReader
 from projections.failures import failure_of
-from projections.words import moment, sentence
+from projections.phrases import moment
+from projections.words import sentence
 
-_IDS = ("instance_id", "runner_id", "task_id", "request_id", "node_id", "model_id", "actor")
+_IDS = ("instance_id", "runner_id", "task_id", "request_id", "node_id", "model_id", "actor", "migration_id")
 
 
 class Line(msgspec.Struct, frozen=True):

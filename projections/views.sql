@@ -72,3 +72,39 @@ SELECT n.node_id, n.name, n.status, n.memory_available_gib, n.memory_total_gib, 
        (SELECT count(*) FROM runners r WHERE r.node_id = n.node_id AND r.current) AS runners,
        (SELECT total(crashes) FROM actors a WHERE a.node_id = n.node_id) AS actor_crashes
 FROM nodes n ORDER BY n.name;
+
+CREATE VIEW expert_balance AS -- balance of ranks before and after each placement of experts, as predicted and as measured
+SELECT i.model_id AS model, e.instance_id, e.epoch, e.began_at, d.balance_now AS before, d.balance_predicted AS predicted,
+       d.balance_bound AS at_best,
+       (SELECT round(avg(w.balance), 4) FROM load_windows w
+        WHERE w.instance_id = e.instance_id AND w.epoch = e.epoch AND w.taken) AS measured,
+       (SELECT round(sum(w.tokens) / nullif(sum(w.seconds), 0), 2) FROM load_windows w
+        WHERE w.instance_id = e.instance_id AND w.epoch = e.epoch AND w.taken) AS tokens_per_s,
+       (SELECT count(*) FROM load_windows w
+        WHERE w.instance_id = e.instance_id AND w.epoch = e.epoch AND w.taken) AS windows,
+       d.moves, coalesce(d.reason, e.reason) AS why, e.migration_id
+FROM expert_epochs e JOIN instances i USING (instance_id)
+LEFT JOIN rebalance_decisions d ON d.migration_id = e.migration_id
+ORDER BY e.instance_id, e.epoch;
+
+CREATE VIEW hottest_experts AS -- share of its layer's load that each expert had in the last window, largest first, and where it is
+SELECT i.model_id AS model, l.instance_id, l.layer, j.key AS expert, j.value AS rows,
+       round(100.0 * j.value / nullif(l.rows, 0), 2) AS percent_of_layer,
+       (SELECT group_concat('slot ' || p.slot || ' on rank ' || p.rank, ', ') FROM expert_placements p
+        WHERE p.instance_id = l.instance_id AND p.layer = l.layer AND p.expert = j.key) AS copies
+FROM expert_loads l JOIN instances i USING (instance_id), json_each(l.experts) j
+ORDER BY percent_of_layer DESC, l.instance_id, l.layer, j.key;
+
+CREATE VIEW what_moved_and_why AS -- moves of experts layer by layer, latest migration first, with the decision behind them
+SELECT m.planned_at, i.model_id AS model, m.instance_id, m.migration_id, m.epoch, m.status AS migration, l.layer,
+       l.status, l.moves, d.reason AS why, d.balance_now AS balance_before, d.balance_predicted, l.stage_s, l.apply_s,
+       m.cause AS aborted_because, m.decision_id
+FROM migrations m JOIN migration_layers l USING (migration_id) JOIN instances i USING (instance_id)
+LEFT JOIN rebalance_decisions d ON d.migration_id = m.migration_id
+ORDER BY m.decision_id DESC, l.position;
+
+CREATE VIEW refused_windows AS -- load windows that were not taken, latest first, and why
+SELECT w.at, i.model_id AS model, w.instance_id, w.window, w.epoch, w.cause_code AS code, w.cause AS why, w.window_id AS seq
+FROM load_windows w JOIN instances i USING (instance_id)
+WHERE NOT w.taken
+ORDER BY w.window_id DESC;

@@ -14,8 +14,9 @@ from events.record import Committed, Recorded
 from events.status import Failed, Loading
 from projections.command_words import asked
 from projections.failures import failure_of
+from projections.phrases import moment, reason
 from projections.timeline import concerns
-from projections.words import moment, reason, runner_status, sentence, verdict
+from projections.words import runner_status, sentence, verdict
 
 
 class Link(msgspec.Struct, frozen=True):

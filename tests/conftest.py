@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from engines.fetch import fetch
 from engines.model_errors import FetchError
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
+
+# A run in a shell's background ignores Ctrl-C, and so would the commands that it starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.deciding.ends import end_service
 from actors.deciding.instances import backoff
-from actors.deciding.tasks import fail_open_tasks
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Event
@@ -109,6 +109,6 @@ def _fail_waiting_instances(
         ranks = instance.placement.ranks if instance.placement else []
         here = any(rank.node_id == command.origin for rank in ranks)
         if instance.model_id == command.model_id and here and instance.status == "placed":
-            events.extend(fail_open_tasks(state, instance.instance_id, cause))
+            events.extend(end_service(state, instance.instance_id, cause))
             events.append(ev.InstanceFailed(instance_id=instance.instance_id, cause=cause, attempts=attempts))
     return events

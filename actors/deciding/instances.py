@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from actors.deciding.tasks import fail_open_tasks, unknown_instance
+from actors.deciding.ends import end_service
+from actors.deciding.first_maps import experts_placed
+from actors.deciding.tasks import unknown_instance
 from actors.placement import Preference, next_attempt, place
 from actors.refusal import Rejected
 from events import catalogue as ev
@@ -21,6 +23,8 @@ FINAL_CODES = frozenset(
         "config_conflict",
         "config_contradiction",
         "config_misread",
+        "experts_refused",
+        "invalid_settings",
         "model_files_broken",
         "model_not_servable",
         "weights_mismatch",
@@ -41,6 +45,7 @@ def place_instance(
     instance_id = drawn("instance", facts.seed)
     return [
         ev.InstanceRequested(instance_id=instance_id, model_id=command.model_id, settings=command.settings),
+        *experts_placed(state, instance_id, model.card, choice.placement),
         ev.InstancePlaced(instance_id=instance_id, placement=choice.placement, candidates=choice.candidates),
     ]
 
@@ -67,9 +72,10 @@ def reconcile_instance(
     except Rejected as refusal:
         return [set_back(instance, refusal.cause, facts.now, command.policy)]
     return [
+        *experts_placed(state, instance.instance_id, model.card, choice.placement),
         ev.InstancePlaced(
             instance_id=instance.instance_id, placement=choice.placement, candidates=choice.candidates
-        )
+        ),
     ]
 
 
@@ -87,11 +93,11 @@ def retry_instance(state: ClusterState, command: cmd.RetryInstance, facts: Facts
 
 
 def delete_instance(state: ClusterState, command: cmd.DeleteInstance, facts: Facts) -> list[Event]:  # noqa: ARG001
-    """Fail its open tasks, then let it go; its runners are shut down by their workers."""
+    """End what is open with it, then let it go; its runners are shut down by their workers."""
     instance = _known(state, command.instance_id)
     cause = Cause(code="instance_deleted", message=f"{instance.instance_id} was deleted by its user.")
     return [
-        *fail_open_tasks(state, instance.instance_id, cause),
+        *end_service(state, instance.instance_id, cause),
         ev.InstanceDeleted(instance_id=instance.instance_id),
     ]
 

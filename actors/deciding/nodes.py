@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.deciding.tasks import fail_open_tasks
+from actors.deciding.ends import end_service
 from actors.refusal import Rejected
 from events import catalogue as ev
 from events import commands as cmd
@@ -136,7 +136,7 @@ def _lose_node(state: ClusterState, node: Node, cause: Cause, now: float, *, cle
     for instance in state.instances.values():
         ranks = instance.placement.ranks if instance.placement else []
         if any(rank.node_id == node.node_id for rank in ranks):
-            events.extend(fail_open_tasks(state, instance.instance_id, cause))
+            events.extend(end_service(state, instance.instance_id, cause))
             events.append(
                 ev.InstanceSetBack(
                     instance_id=instance.instance_id, cause=cause, attempt=instance.attempts, retry_at=now

@@ -6,8 +6,8 @@ from typing import get_args
 
 import msgspec
 
+from actors.deciding.ends import end_service
 from actors.deciding.instances import set_back
-from actors.deciding.tasks import fail_open_tasks
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Event
@@ -39,11 +39,14 @@ def runner(state: ClusterState, command: cmd.ReportRunner, facts: Facts) -> list
 def adopt(state: ClusterState, command: cmd.ReportAdoptable, facts: Facts) -> list[Event]:  # noqa: ARG001
     """Let a runner that lived through a partition or a lost master carry on, where its instance has no other.
 
-    Nothing is loaded twice: a placement elsewhere that is not ready yet gives way.
+    Nothing is loaded twice: a placement elsewhere that is not ready yet gives way. A runner with EPLB is not
+    taken: its experts may be where a part of the log had put them that is void now.
     """
     instance = state.instances.get(command.instance_id)
     node = state.nodes.get(command.origin)
     if instance is None or instance.status == "ready" or node is None or not node.up:
+        return []
+    if command.placement.eplb is not None:
         return []
     placement = msgspec.structs.replace(command.placement, attempt=1)
     return [
@@ -60,14 +63,14 @@ def adopt(state: ClusterState, command: cmd.ReportAdoptable, facts: Facts) -> li
 def ended(
     state: ClusterState, runner: Runner, status: Failed | Shutdown, now: float, policy: Policy
 ) -> list[Event]:
-    """A runner's end: its open tasks fail, and a placement that counted on it is void."""
+    """A runner's end: what was open with it ends too, and a placement that counted on it is void."""
     if not runner.current:
         return [_changed(runner, status)]
     failed = status if isinstance(status, Failed) else _ended_unasked(runner)
     instance = state.instances[runner.instance_id]
     return [
         _changed(runner, status),
-        *fail_open_tasks(state, instance.instance_id, failed.cause),
+        *end_service(state, instance.instance_id, failed.cause),
         set_back(instance, failed.cause, now, policy),
     ]
 

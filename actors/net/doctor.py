@@ -19,7 +19,7 @@ from actors.net.observed import Answer, Observed
 from actors.net.probing import LISTEN_S, observe
 from actors.net.transport import Peer
 
-Topic = Literal["security", "interfaces", "multicast", "port", "nodes"]
+Topic = Literal["security", "interfaces", "multicast", "port", "nodes", "nats"]
 
 
 class Finding(Struct, frozen=True):

@@ -88,7 +88,7 @@ async def connect(settings: NatsSettings) -> Client:
             )
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await client.close()
-        servers = ", ".join(_without_password(server) for server in settings.servers)
+        servers = ", ".join(without_password(server) for server in settings.servers)
         raise TransportError(
             f"No NATS server answers at {servers} ({str(error) or type(error).__name__}): check that it runs "
             "and that the address, user and password are right."
@@ -101,7 +101,8 @@ async def _note(error: Exception) -> None:
     logger.debug("NATS: %s", error)
 
 
-def _without_password(server: str) -> str:
+def without_password(server: str) -> str:
+    """The address of a server as it may be shown."""
     return server.rpartition("@")[2]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from api.cli.client import Client, segment
 from api.cli.console import print_json, print_table, say
 from api.cli.setting_flags import CLIENT_SETTINGS, add_setting_flags, settings_of
-from projections.words import size
+from projections.phrases import size
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -15,7 +15,7 @@ SETTING_HELP: dict[str, str] = {
     "models_dir": "where models are stored; HOME/models where empty",
     "models_dirs": "more directories for models, separated by ':', used in order while they have room",
     "models_read_only_dirs": "directories of models, searched first and never written, separated by ':'",
-    "cluster": "name of the cluster to form with other nodes; empty: this node stays alone",
+    "cluster": "name of the cluster to join, or nats://host:4222/NAME; empty: this node stays alone",
     "cluster_secret": "secret that all nodes of the cluster share; without one only loopback is used",
     "cluster_host": "address for the other nodes; empty: all, or loopback where there is no secret",
     "cluster_port": "TCP port for the other nodes; the beacons that find them always use UDP port 52416",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from api.cli.console import print_table, say
 from api.state_view import StateView
 from events.status import name
+from projections.phrases import milliseconds, moment, size
 from projections.state import Instance
-from projections.words import milliseconds, moment, size, status_detail
+from projections.words import status_detail
 
 
 def show_state(view: StateView) -> None:

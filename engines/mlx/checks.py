@@ -10,29 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, cast
 
-from engines.contract import LoadError
 from engines.mlx.library import Config
-from events.values import Cause
-
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_COMPARED = (
-    "rope_theta",
-    "partial_rotary_factor",
-    "num_key_value_heads",
-    "num_attention_heads",
-    "hidden_size",
-    "head_dim",
-    "vocab_size",
-    "tie_word_embeddings",
-    "rms_norm_eps",
-    "num_experts_per_tok",
-    *_EXPERTS,
-)
-
-
-def refused(code: str, message: str) -> LoadError:
-    """The error of a model that must not be served."""
-    return LoadError(Cause(code=code, message=message))
+from engines.refusals import COMPARED, EXPERTS, conflict, experts_said, refused
 
 
 def corrections(
@@ -50,7 +29,7 @@ def corrections(
 
 def verify(config: Config, args: object) -> None:
     """Compare what the model took with what config.json says. Raises `LoadError` on a difference."""
-    for key in _COMPARED:
+    for key in COMPARED:
         said, took = config.get(key), getattr(args, key, None)
         if said is not None and took is not None and said != took:
             raise refused(
@@ -85,7 +64,7 @@ def _rope(config: Config, known: frozenset[str]) -> _Found:
                 f"mlx-lm's class for this model can't be told {key} = {value}; use another engine.",
             )
         elif key != "rope_scaling" and config[key] != value:
-            raise _conflict(key, config[key], f"rope_parameters.{key}", value)
+            raise conflict(key, config[key], f"rope_parameters.{key}", value)
     return found
 
 
@@ -104,16 +83,11 @@ def _flat(nested: Mapping[str, Any]) -> Config:
 
 
 def _experts(config: Config, known: frozenset[str]) -> _Found:
-    said = {key: config[key] for key in _EXPERTS if config.get(key) is not None}
-    if not said:
-        return {}
-    (first, number), *others = said.items()
-    for key, value in others:
-        if value != number:
-            raise _conflict(first, number, key, value)
-    wanted = [key for key in _EXPERTS if key in known]
-    if wanted and not any(key in said for key in wanted):
-        return {wanted[0]: (number, first)}
+    said = experts_said(config)
+    wanted = [key for key in EXPERTS if key in known]
+    if said and wanted and not any(key in said for key in wanted):
+        first = next(iter(said))
+        return {wanted[0]: (said[first], first)}
     return {}
 
 
@@ -122,11 +96,3 @@ def _embeddings(config: Config, known: frozenset[str], tensors: frozenset[str]) 
     if "tie_word_embeddings" in known and "tie_word_embeddings" not in config and "lm_head.weight" in tensors:
         return {"tie_word_embeddings": (False, "the weights, which hold lm_head.weight")}
     return {}
-
-
-def _conflict(key: str, value: object, other: str, other_value: object) -> LoadError:
-    return refused(
-        "config_conflict",
-        f"config.json contradicts itself: {key} = {value}, but {other} = {other_value}. "
-        "Correct the file, or fetch the model again.",
-    )

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
+from engines import self_tests
 from engines.contract import Group, GroupSpec, LoadSpec
 from engines.mlx import blas
-from engines.processes import python_environment
 from events.values import Cause, EngineReport
 
 if TYPE_CHECKING:
     from engines.mlx.builder import MlxBuilder
     from engines.mlx.group import MlxGroup
-
-_SELF_TEST_SECONDS = 120
 
 
 class MlxEngine:
@@ -32,19 +26,7 @@ class MlxEngine:
 
         The result holds for this machine as long as MLX's version and the BLAS stay the same.
         """
-        command = [sys.executable, "-m", "engines.mlx.selftest"]
-        environment = python_environment() | self.environment(os.cpu_count() or 1)
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, timeout=_SELF_TEST_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return failed(f"The self-test of MLX did not end: {error}.")
-        try:
-            return msgspec.json.decode(done.stdout, type=EngineReport)
-        except msgspec.DecodeError:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-            return failed(f"The self-test of MLX ended with exit code {done.returncode}: {last[0]}")
+        return self_tests.run(self.name, "engines.mlx.selftest", self.environment(os.cpu_count() or 1))
 
     def environment(self, threads: int) -> dict[str, str]:
         """Variables for a runner: threads, no network, and OpenBLAS preloaded on a Linux CPU."""
@@ -72,8 +54,3 @@ class MlxEngine:
         from engines.mlx.builder import MlxBuilder
 
         return MlxBuilder(spec, cast("MlxGroup | None", group))
-
-
-def failed(detail: str) -> EngineReport:
-    """The report of an engine that can't be used here."""
-    return EngineReport(engine="mlx", version="", ok=False, detail=detail, device_ids=[], dtype="float32")

@@ -114,3 +114,10 @@ def _environment(**values: object) -> Generator[None]:
         finally:
             for name in values:
                 del os.environ[name]
+
+
+def ring_broken(error: RuntimeError) -> Cause | None:
+    """The cause where a collective failed; None for any other error."""
+    if not str(error).startswith(("[ring]", "[jaccl]")):
+        return None
+    return Cause(code="ring_broken", message=f"A collective failed: {error}. Another rank has ended.")

@@ -6,72 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-import tokenizers
 from mlx.utils import tree_map_with_path
+
+from engines.batching import Batch
+from engines.contract import LoadSpec
+from engines.prompts import HubTokenizer
 
 Config = dict[str, Any]
 
 
-class HubTokenizer(Protocol):
-    """mlx-lm's wrapper around a transformers tokenizer, as far as we use it."""
-
-    has_chat_template: bool
-    eos_token_ids: set[int]
-    bos_token: str | None
-    backend_tokenizer: tokenizers.Tokenizer
-
-    def apply_chat_template(self, messages: object, **options: object) -> Any:
-        """Render and tokenize a chat. Raises whatever the template raises."""
-        ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Tokenize a text."""
-        ...
-
-
-class PromptResponse(Protocol):
-    """Progress of one prompt: (computed, total) tokens."""
-
-    uid: int
-    progress: tuple[int, int]
-
-
-class TokenResponse(Protocol):
-    """One token of one sequence; ``finish_reason`` "stop" means that it is the end-of-sequence token."""
-
-    uid: int
-    token: int
-    logprobs: mx.array
-    finish_reason: str | None
-
-
-class Batch(Protocol):
-    """`mlx_lm.generate.BatchGenerator`."""
-
-    def insert(
-        self,
-        prompts: list[list[int]],
-        max_tokens: list[int],
-        *,
-        samplers: list[Callable[[mx.array], mx.array]],
-    ) -> list[int]:
-        """Queue prompts and return their uids."""
-        ...
-
-    def next(self) -> tuple[list[PromptResponse], list[TokenResponse]]:
-        """One decode step of all running sequences, then one prefill chunk."""
-        ...
-
-    def remove(self, uids: list[int]) -> object:
-        """Drop sequences and their caches, wherever they are."""
-        ...
-
-
-def batch_generator(model: nn.Module, eos: Sequence[int], *, batch: int, prefill_chunk: int) -> Batch:
+def batch_generator(model: nn.Module, eos: Sequence[int], spec: LoadSpec) -> Batch:
     """Continuous batching that prefills one prompt at a time, one chunk between two decode steps.
 
     Prompts are not padded together: alone, a prompt is computed exactly as `mlx_lm.generate` computes it,
@@ -82,9 +30,9 @@ def batch_generator(model: nn.Module, eos: Sequence[int], *, batch: int, prefill
     made = BatchGenerator(
         model,
         stop_tokens=[[token] for token in eos],
-        completion_batch_size=batch,
+        completion_batch_size=spec.batch,
         prefill_batch_size=1,
-        prefill_step_size=prefill_chunk,
+        prefill_step_size=spec.prefill_chunk,
     )
     return cast("Batch", made)
 

@@ -13,9 +13,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from engines.contract import LoadError, LoadSpec
-from engines.mlx.checks import refused
 from engines.mlx.group import MlxGroup, mlx_rank
 from engines.mlx.library import after
+from engines.refusals import refused
 
 _PLAIN = frozenset({"llama", "mistral", "mixtral", "olmo2", "olmoe", "phi3", "qwen2_moe", "qwen3"})
 """Model types whose forward pass is: embed, every layer with one mask, norm, output."""

@@ -2,72 +2,70 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from typing import cast
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.sample_utils import greedy_sampler
+from numpy.typing import NDArray
 
-from engines.contract import Refused
-from events.values import Cause, Sampling
-
-Sampler = Callable[[mx.array], mx.array]
-"""Log probabilities of shape (rows, vocabulary) to token ids of shape (rows,)."""
-
-_GREEDY_BELOW = 1e-5
-"""Temperatures under this one are argmax: their scaled logits would leave the range of float32."""
-_MAX_LOGPROBS = 20
+from engines.batching import Sampler
+from engines.sampling import GREEDY_BELOW, SeededDraw
+from events.values import Sampling
 
 
-def check(sampling: Sampling) -> None:
-    """Raise `Refused` for values that no sampler can honour."""
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise _refused(f"temperature must be a finite number of at least 0, not {sampling.temperature}")
-    if not 0 <= sampling.top_p <= 1:
-        raise _refused(f"top_p must lie between 0 and 1, not {sampling.top_p}")
-    if not 0 <= sampling.seed < 2**64:
-        raise _refused(f"seed must be an integer between 0 and 2**64 - 1, not {sampling.seed}")
-    if sampling.max_tokens < 0:
-        raise _refused(f"max_tokens must be at least 0 (all the room there is), not {sampling.max_tokens}")
-    if not -1 <= sampling.logprobs <= _MAX_LOGPROBS:
-        raise _refused(f"logprobs must lie between -1 and {_MAX_LOGPROBS}, not {sampling.logprobs}")
-    if not all(sampling.stop):
-        raise _refused("a stop string must not be empty")
+class MlxDrawing:
+    """Implements `engines.generator.Drawing`. Rows are log probabilities (of the model, before temperature).
+
+    They are already computed and read as numpy views. A row that must be cast first is cast on a stream of
+    its own, so that it does not queue behind the decode step that is under way.
+    """
+
+    def __init__(self) -> None:
+        self._stream = mx.new_stream(mx.default_device())
+
+    def sampler(self, sampling: Sampling) -> Sampler:
+        """The sampler of one request."""
+        return sampler(sampling)
+
+    def logprobs(self, row: mx.array) -> NDArray[np.float32]:
+        """The row (vocabulary,) for numpy."""
+        if row.dtype != mx.float32:
+            row = row.astype(mx.float32, stream=self._stream)
+        return cast("NDArray[np.float32]", np.array(row, copy=False))
 
 
 def sampler(sampling: Sampling) -> Sampler:
     """The sampler of one request. Greedy requests share one, so that a batch of them is one argmax."""
-    if sampling.temperature < _GREEDY_BELOW:
+    if sampling.temperature < GREEDY_BELOW:
         return greedy_sampler
     return SeededSampler(sampling.temperature, sampling.top_p, sampling.seed)
 
 
-class SeededSampler:
-    """Draws with its own key, split once a token: what runs beside it changes nothing.
+def nothing(logprobs: mx.array) -> mx.array:
+    """The sampler of ranks that draw nothing: token 0, yet not before the step is computed."""
+    return mx.argmax(logprobs[..., :1], axis=-1)
 
-    Temperature is applied before the nucleus, as vLLM and transformers do. An error in here must not break
-    the batch that it is called in: it is kept in ``error`` and the row falls back to its argmax.
-    """
+
+class SeededSampler(SeededDraw):
+    """Draws with its own key, split once a token."""
 
     def __init__(self, temperature: float, top_p: float, seed: int) -> None:
+        super().__init__()
         self._scale, self._top_p = 1.0 / temperature, top_p
         self._key = mx.random.key(seed)
-        self.error: Exception | None = None
 
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        """Draw one token for each row."""
-        try:
-            return self._draw(logprobs)
-        except Exception as error:  # whatever it is, it is this request's alone
-            self.error = error
-            return greedy_sampler(logprobs)
-
-    def _draw(self, logprobs: mx.array) -> mx.array:
+    def draw(self, scores: mx.array) -> mx.array:
+        """One token for each row of log probabilities."""
         self._key, key = mx.random.split(self._key)
-        logits = logprobs.astype(mx.float32) * self._scale
+        logits = scores.astype(mx.float32) * self._scale
         if self._top_p < 1:
             logits = nucleus(logits, self._top_p)
         return mx.random.categorical(logits, key=key)
+
+    def fallback(self, scores: mx.array) -> mx.array:
+        """The likeliest token of each row."""
+        return greedy_sampler(scores)
 
 
 def nucleus(logits: mx.array, top_p: float) -> mx.array:
@@ -82,7 +80,3 @@ def nucleus(logits: mx.array, top_p: float) -> mx.array:
     best = ascending[..., -1:]
     kept = mx.min(mx.where(above < top_p, ascending, best), axis=-1, keepdims=True)
     return mx.where(logits < kept, -mx.inf, logits)
-
-
-def _refused(message: str) -> Refused:
-    return Refused(Cause(code="invalid_sampling", message=message + "."))

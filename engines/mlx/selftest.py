@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 
-import msgspec
 import numpy as np
 
 from engines.mlx import blas
-from engines.mlx.engine import failed
+from engines.self_tests import failed, show
 from events.values import EngineReport
 
 
@@ -18,13 +16,13 @@ def main() -> None:
     try:
         report = _test()
     except ImportError as error:
-        report = failed(f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+        report = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
+    show(report)
 
 
 def _test() -> EngineReport:
     if not _computes():
-        return failed("MLX computes wrongly here: a small product differs from numpy's.")
+        return failed("mlx", "MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
     options = blas.in_use() if kind == "cpu" else {}
     if found := _rdma():

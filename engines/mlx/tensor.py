@@ -9,9 +9,9 @@ import mlx.nn as nn
 
 from engines.contract import LoadSpec
 from engines.divisibility import tensor_refusal
-from engines.mlx.checks import refused
 from engines.mlx.group import MlxGroup
 from engines.mlx.pipeline import drop_output
+from engines.refusals import refused
 
 
 def shard(model: nn.Module, group: MlxGroup, spec: LoadSpec) -> nn.Module:

@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from support.cards import HUGE, QUANTIZED, SMALL
 from support.cluster import GIB, NODE, Cluster, device, engine
 
-from actors.placement import (
-    DEFAULT_CONTEXT,
-    PROCESS_BYTES,
-    Choice,
-    DoesNotFit,
-    best_fit,
-    kv_bytes_per_token,
-    most_room,
-    place,
-    weights_in_memory,
-)
+from actors.candidates import kv_bytes_per_token, weights_in_memory
+from actors.placement import DEFAULT_CONTEXT, Choice, DoesNotFit, best_fit, most_room, place
 from actors.refusal import Rejected
+from actors.sharding import PROCESS_BYTES
 from events.values import ModelCard, ModelSource, PlacementSettings
 from projections.state import ClusterState, Model, Node
 

@@ -87,6 +87,24 @@ def test_a_flag_can_switch_off_what_the_file_switches_on(home: Path) -> None:
     assert not load_settings({"home": str(home), "offline": False}, {}).offline
 
 
+@pytest.mark.parametrize(
+    ("cluster", "servers", "name"),
+    [
+        ("nats://one:4222", "nats://one:4222", "cuebook"),
+        ("tls://a:b@one:4222/", "tls://a:b@one:4222", "cuebook"),
+        ("nats://one,nats://two:4222/desk", "nats://one,nats://two:4222", "desk"),
+    ],
+)
+def test_a_cluster_may_be_given_by_its_servers(home: Path, cluster: str, servers: str, name: str) -> None:
+    settings = load_settings({"cluster": cluster}, {"CUEBOOK_HOME": str(home)})
+    assert (settings.cluster_nats, settings.cluster) == (servers, name)
+
+
+def test_servers_are_given_once(home: Path) -> None:
+    with pytest.raises(SettingsError, match="both name NATS servers"):
+        load_settings({"cluster": "nats://a", "cluster_nats": "nats://b"}, {"CUEBOOK_HOME": str(home)})
+
+
 def test_an_empty_variable_sets_nothing(home: Path) -> None:
     assert from_environment(home, api_port="") == Settings(home=str(home))
 

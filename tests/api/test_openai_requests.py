@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from api.decoding import decode_body
 from api.errors import ApiError
 from api.openai.prompts import chat_prompt, text_prompts
 from api.openai.refusals import check_chat, check_text
 from api.openai.sampling import chat_sampling, choices, text_sampling
 from api.openai.schema import ChatCompletionRequest, CompletionRequest
-from api.routes import decode_body
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -126,8 +126,11 @@ def fuzzed(path: str, method: str, data: st.DataObject) -> tuple[str, Any]:
         elif parameter["in"] == "header" or parameter["name"] in ("follow", "timeout"):
             continue
         elif parameter["required"] or data.draw(st.booleans()):
-            value = data.draw(fit(parameter["schema"]), parameter["name"])
-            query.append(f"{parameter['name']}={quote(str(value), safe='')}")
+            if "content" in parameter:
+                text = json.dumps(data.draw(fit(parameter["content"]["application/json"]["schema"])))
+            else:
+                text = str(data.draw(fit(parameter["schema"]), parameter["name"]))
+            query.append(f"{parameter['name']}={quote(text, safe='')}")
     if "timeout" in str(operation["parameters"]):
         query.append("timeout=0.2")
     body: Any = None

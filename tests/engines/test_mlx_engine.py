@@ -17,10 +17,10 @@ from support.tiny import tiny_model_dir
 
 from engines.cards import card_from_directory
 from engines.contract import LoadError, LoadSpec, Prompt, Refused
+from engines.generator import BatchedGenerator
 from engines.mlx import blas, checks
 from engines.mlx.builder import MlxBuilder
 from engines.mlx.engine import MlxEngine
-from engines.mlx.generator import MlxGenerator
 from engines.processes import python_environment
 from engines.serving import Serving, StepFailed
 from engines.wire import Admitted, FromRunner, Generate, TaskBroken, TaskDone
@@ -174,7 +174,7 @@ def test_weights_are_cast_and_logprobs_read_in_every_dtype(model: Path, dtype: s
 
 
 @pytest.fixture(scope="module")
-def generator(endless: Path) -> MlxGenerator:
+def generator(endless: Path) -> BatchedGenerator:
     builder, _ = _load(_card(endless), endless)
     return builder.warm_up()
 
@@ -189,7 +189,7 @@ class Recorder:
         self.sent.append(message)
 
 
-def _serve(generator: MlxGenerator, requests: list[Generate]) -> Recorder:
+def _serve(generator: BatchedGenerator, requests: list[Generate]) -> Recorder:
     recorder = Recorder()
     serving = Serving(recorder, generator)  # type: ignore[arg-type]
     for request in requests:
@@ -210,7 +210,7 @@ def _generate(task_id: str, sampling: Sampling) -> Generate:
 
 
 def test_an_error_in_one_sampler_breaks_one_task(
-    generator: MlxGenerator, monkeypatch: pytest.MonkeyPatch
+    generator: BatchedGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> mx.array:
         raise ValueError("no nucleus today")
@@ -226,7 +226,7 @@ def test_an_error_in_one_sampler_breaks_one_task(
 
 
 def test_an_error_of_the_whole_step_tells_every_task(
-    generator: MlxGenerator, monkeypatch: pytest.MonkeyPatch
+    generator: BatchedGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> object:
         raise RuntimeError("the device is gone")
@@ -245,7 +245,7 @@ def test_an_error_of_the_whole_step_tells_every_task(
         generator.cancel(f"t{n}")
 
 
-def test_prepare_counts_what_the_template_adds(generator: MlxGenerator) -> None:
+def test_prepare_counts_what_the_template_adds(generator: BatchedGenerator) -> None:
     message: dict[str, object] = {"role": "user", "content": [{"type": "text", "text": "the sea"}]}
     tokens = generator.prepare(Prompt(kind="chat", messages=[message]), GREEDY)
     plain = generator.prepare(Prompt(kind="chat", messages=[{**message, "content": "the sea"}]), GREEDY)

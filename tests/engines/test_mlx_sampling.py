@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engines.contract import Refused
 from engines.mlx import sampling
+from engines.sampling import check
 from events.values import Sampling
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=40)
@@ -38,7 +39,7 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(values: list[float],
 @given(LOGITS, st.floats(1e-5, 1e6), st.floats(0, 1), st.integers(0, 2**64 - 1))
 def test_any_valid_sampling_draws_a_token(values: list[float], t: float, top_p: float, seed: int) -> None:
     wanted = _sampling(temperature=t, top_p=top_p, seed=seed)
-    sampling.check(wanted)
+    check(wanted)
     draw = sampling.sampler(wanted)
     assert 0 <= int(draw(_logprobs(values)).item()) < len(values)  # type: ignore[arg-type]
     assert getattr(draw, "error", None) is None
@@ -88,6 +89,6 @@ def test_greedy_requests_share_one_sampler() -> None:
 )
 def test_what_no_sampler_can_honour_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(Refused) as refused:
-        sampling.check(_sampling(**changes))
+        check(_sampling(**changes))
     assert refused.value.cause.code == "invalid_sampling"
     assert next(iter(changes)).split("_")[0] in refused.value.cause.message

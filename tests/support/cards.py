@@ -48,4 +48,22 @@ HUGE = ModelCard(
     n_params=405_853_388_800,
     weight_bytes=811_706_777_600,
 )
+MIXTURE = ModelCard(
+    model_id="Mixture-8x160M",
+    model_type="mixtral",
+    n_layers=12,
+    hidden_size=768,
+    n_heads=12,
+    n_kv_heads=4,
+    head_dim=64,
+    vocab_size=32000,
+    max_context=8192,
+    dtype="bfloat16",
+    n_params=747_000_000,
+    weight_bytes=1_494_000_000,
+    n_experts=8,
+    n_moe_layers=12,
+    ffn_size=3072,
+)
+"""Experts of 7 million parameters each, 680 million in all."""
 CARDS = (SMALL, QUANTIZED, HUGE)

@@ -10,14 +10,14 @@ from typing import Any
 from support.runner_client import RunnerClient
 
 from engines.cards import card_from_directory
-from engines.contract import GroupSpec, Strategy
+from engines.contract import ExpertShard, GroupSpec, Strategy
 from engines.wire import Connect, Load, WarmUp
 from events import status
 
 
 def layers_of(strategy: Strategy, n_layers: int, world: int) -> list[tuple[int, int]]:
-    """Even layers for a pipeline, the first ranks one more; all layers for tensor ranks."""
-    if strategy == "tensor":
+    """Even layers for a pipeline, the first ranks one more; all layers for ranks that share each."""
+    if strategy != "pipeline":
         return [(0, n_layers)] * world
     cuts = [-(-n_layers * rank // world) for rank in range(world + 1)]
     return [(cuts[rank], cuts[rank + 1]) for rank in range(world)]
@@ -26,8 +26,9 @@ def layers_of(strategy: Strategy, n_layers: int, world: int) -> list[tuple[int, 
 class RankGroup:
     """Starts ``world`` runners; `ready` takes them through the barriers to Ready."""
 
-    def __init__(self, world: int) -> None:
-        self.ranks = [RunnerClient() for _ in range(world)]
+    def __init__(self, world: int, engine_name: str = "mlx") -> None:
+        self.engine_name = engine_name
+        self.ranks = [RunnerClient(engine_name=engine_name) for _ in range(world)]
         self.lead, self.others = self.ranks[0], self.ranks[1:]
 
     def __enter__(self) -> RankGroup:
@@ -53,14 +54,20 @@ class RankGroup:
         """The last rank is told when all others are connecting."""
         specs = self.specs(strategy)
         for rank, spec in zip(self.ranks[:-1], specs, strict=False):
-            rank.channel.send(Connect(engine="mlx", group=spec))
+            rank.channel.send(Connect(engine=self.engine_name, group=spec))
         for rank in self.ranks[:-1]:
             reached(rank, status.Connecting)
-        self.ranks[-1].channel.send(Connect(engine="mlx", group=specs[-1]))
+        self.ranks[-1].channel.send(Connect(engine=self.engine_name, group=specs[-1]))
         for rank in self.ranks:
             reached(rank, status.Connected)
 
-    def load(self, path: Path, strategy: Strategy, shards: list[tuple[int, int]] | None = None) -> None:
+    def load(
+        self,
+        path: Path,
+        strategy: Strategy,
+        shards: list[tuple[int, int]] | None = None,
+        experts: ExpertShard | None = None,
+    ) -> None:
         card = card_from_directory(path)
         shards = shards or layers_of(strategy, card.n_layers, len(self.ranks))
         for rank, (start, end) in zip(self.ranks, shards, strict=True):
@@ -68,19 +75,26 @@ class RankGroup:
                 Load(
                     card=card,
                     path=str(path),
-                    engine="mlx",
+                    engine=rank.engine_name,
                     dtype="float32",
                     context=1024,
                     batch=4,
                     start_layer=start,
                     end_layer=end,
                     prefill_chunk=64,
+                    experts=experts,
                 )
             )
 
-    def ready(self, path: Path, strategy: Strategy, shards: list[tuple[int, int]] | None = None) -> RankGroup:
+    def ready(
+        self,
+        path: Path,
+        strategy: Strategy,
+        shards: list[tuple[int, int]] | None = None,
+        experts: ExpertShard | None = None,
+    ) -> RankGroup:
         self.connect(strategy)
-        self.load(path, strategy, shards)
+        self.load(path, strategy, shards, experts)
         for rank in self.ranks:
             reached(rank, status.Loaded)
         for rank in self.others:

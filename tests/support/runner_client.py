@@ -54,8 +54,9 @@ class Outcome:
 class RunnerClient:
     """Starts a runner, reads its socket on a thread and waits for what a test wants to see."""
 
-    def __init__(self, *, threads: int = 1) -> None:
-        self.process, self.channel = spawn_runner(engine("mlx").environment(threads))
+    def __init__(self, *, engine_name: str = "mlx", threads: int = 1) -> None:
+        self.engine_name = engine_name
+        self.process, self.channel = spawn_runner(engine(engine_name).environment(threads))
         assert self.process.stderr
         self.stderr = StderrTail(self.process.stderr, "test")
         self.messages: list[FromRunner] = []
@@ -79,7 +80,7 @@ class RunnerClient:
         message = Load(
             card=card,
             path=str(path),
-            engine="mlx",
+            engine=self.engine_name,
             dtype="float32",
             context=context,
             batch=batch,

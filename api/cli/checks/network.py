@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from actors import on_nats
+from actors.actor import StartFailed
 from actors.membership import as_peer, mesh_settings
 from actors.net.doctor import diagnose
 from actors.net.transport import TransportError
@@ -15,7 +17,8 @@ _LEVELS: dict[str, Level] = {"ok": "ok", "note": "warn", "problem": "fail"}
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Findings on security, interfaces, multicast, the port, and each node that was heard of or is a peer.
+    """Findings on security, interfaces, multicast, the port, and each node that was heard of or is a peer;
+    with ``cluster_nats`` on its servers.
 
     Takes some seconds, sends beacons and greets those nodes; one that refuses this node records it.
     """
@@ -24,8 +27,11 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield Finding("fail", "cluster", "no cluster is named, so a node stays alone", advice)
         return
     try:
-        found = diagnose(mesh_settings(settings), as_peer(settings, _node_id(settings)))
-    except TransportError as error:
+        if settings.cluster_nats:
+            found = on_nats.look(settings)
+        else:
+            found = diagnose(mesh_settings(settings), as_peer(settings, _node_id(settings)))
+    except (TransportError, StartFailed) as error:
         yield Finding("fail", "cluster", str(error))
         return
     for each in found:

@@ -2,46 +2,40 @@
 
 Two batch generators that get the same calls build the same batches, run the same collectives in the same
 order, and number their sequences alike. So only the calls travel, a few bytes each, over the side links;
-prompts, tokens, samplers and stop strings stay on rank 0. The other ranks feed tokens of 0 and draw from
-one column of logits; where they need real tokens (`engines.mlx.tensor`) a collective brings them.
+prompts, tokens, samplers and stop strings stay on rank 0. The other ranks feed tokens of 0 and draw
+nothing; where they need real tokens (such as `engines.mlx.tensor`) a collective brings them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import mlx.core as mx
-import mlx.nn as nn
-
-from engines.contract import GroupLost, LoadSpec
+from engines.batching import Batch, PromptResponse, Sampler, TokenResponse
+from engines.contract import GroupLost
 from engines.link import Insert, Link, Remove, Step, Warmed, Word
-from engines.mlx.library import Batch, PromptResponse, TokenResponse, batch_generator
 from events.values import Cause
 
-
-def endless_batch(model: nn.Module, spec: LoadSpec) -> Batch:
-    """A batch generator that no token ends: the other ranks could not know which one it was."""
-    return batch_generator(model, (), batch=spec.batch, prefill_chunk=spec.prefill_chunk)
+Broken = Callable[[RuntimeError], Cause | None]
+"""The cause where an error of a step is that of a collective whose other ranks are gone, else None."""
 
 
 class LeadingBatch:
-    """Rank 0's batch generator, which has the others do the same. Implements `engines.mlx.library.Batch`.
+    """Rank 0's batch generator, which has the others do the same. Implements `engines.batching.Batch`.
+
+    ``batch`` must not end a sequence at a token: the other ranks could not know which one it was.
 
     Sequences end at their token limit in all of them; for an end-of-sequence token the owner calls
     `remove`, as for a stop string.
     """
 
-    def __init__(self, batch: Batch, links: Sequence[Link], eos: Sequence[int]) -> None:
+    def __init__(self, batch: Batch, links: Sequence[Link], eos: Sequence[int], broken: Broken) -> None:
         self._batch = batch
+        self._broken = broken
         self._links = links
         self._eos = frozenset(eos)
 
     def insert(
-        self,
-        prompts: list[list[int]],
-        max_tokens: list[int],
-        *,
-        samplers: list[Callable[[mx.array], mx.array]],
+        self, prompts: list[list[int]], max_tokens: list[int], *, samplers: list[Sampler]
     ) -> list[int]:
         """Queue prompts, here and there. Raises `GroupLost`, as the other methods do."""
         uids = self._batch.insert(prompts, max_tokens, samplers=samplers)
@@ -49,10 +43,10 @@ class LeadingBatch:
             self._tell(Insert(len(prompt), room))
         return uids
 
-    def next(self) -> tuple[list[PromptResponse], list[TokenResponse]]:
+    def next(self) -> tuple[Sequence[PromptResponse], Sequence[TokenResponse]]:
         """One step of all ranks."""
         self._tell(Step())
-        prompts, tokens = _computed(self._batch)
+        prompts, tokens = _computed(self._batch, self._broken)
         for response in tokens:
             if response.token in self._eos:
                 response.finish_reason = "stop"
@@ -72,50 +66,48 @@ class LeadingBatch:
             link.send(word)
 
 
-class MlxFollower:
-    """A rank other than 0. Implements `engines.contract.Follower`."""
+class BatchFollower:
+    """A rank other than 0, which draws nothing. Implements `engines.contract.Follower`."""
 
-    def __init__(self, model: nn.Module, spec: LoadSpec, link: Link) -> None:
-        self._batch = endless_batch(model, spec)
+    def __init__(self, batch: Batch, link: Link, sampler: Sampler, broken: Broken) -> None:
+        self._batch = batch
         self._link = link
+        self._sampler = sampler
+        self._broken = broken
 
     def warm_up(self) -> None:
         """Follow until rank 0 has warmed up."""
         while not isinstance(word := self._link.take(), Warmed):
-            self._obey(word)
+            self.obey(word)
 
     def follow(self) -> None:
         """Take part in every step of rank 0. Raises `GroupLost`."""
         while True:
-            self._obey(self._link.take())
+            self.obey(self._link.take())
 
     def stop(self) -> None:
         """End `follow` before the next step."""
         self._link.close()
 
-    def _obey(self, word: Word) -> None:
+    def obey(self, word: Word) -> None:
+        """Do what rank 0 does. Raises `GroupLost`."""
         match word:
             case Step():
-                _computed(self._batch)
+                _computed(self._batch, self._broken)
             case Insert():
-                self._batch.insert([[0] * word.tokens], [word.room], samplers=[_nothing])
+                self._batch.insert([[0] * word.tokens], [word.room], samplers=[self._sampler])
             case Remove():
                 self._batch.remove(word.uids)
             case _:
                 raise RuntimeError(f"rank 0 said {word} where a step was due")
 
 
-def _computed(batch: Batch) -> tuple[list[PromptResponse], list[TokenResponse]]:
+def _computed(batch: Batch, broken: Broken) -> tuple[Sequence[PromptResponse], Sequence[TokenResponse]]:
     """One step. Raises `GroupLost` where a collective in it fails."""
     try:
         return batch.next()
     except RuntimeError as error:
-        if not str(error).startswith(("[ring]", "[jaccl]")):
+        cause = broken(error)
+        if cause is None:
             raise
-        cause = Cause(code="ring_broken", message=f"A collective failed: {error}. Another rank has ended.")
         raise GroupLost(cause) from error
-
-
-def _nothing(logprobs: mx.array) -> mx.array:
-    """The sampler of ranks that draw nothing: token 0, yet not before the step is computed."""
-    return mx.argmax(logprobs[..., :1], axis=-1)

@@ -1,36 +1,55 @@
-"""A loaded MLX model with continuous batching: mlx-lm's batch generator behind the engine contract."""
+"""A loaded model with continuous batching: an engine's batch behind the engine contract."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engines import sampling as samplers
 from engines.answer import Answer, Shown
-from engines.contract import LoadSpec, Prompt, Step, TokenLogprob
-from engines.mlx import sampling as samplers
-from engines.mlx.library import Batch, HubTokenizer, TokenResponse
-from engines.mlx.logprobs import LogprobReader
-from engines.mlx.prompts import Prompts
+from engines.batching import Batch, Sampler, TokenResponse
+from engines.contract import LoadError, LoadSpec, Prompt, Step, TokenLogprob
+from engines.logprobs import LogprobReader
+from engines.prompts import HubTokenizer, Prompts
 from engines.text import Vocabulary
 from events.values import Cause, FinishReason, Sampling
+
+_WARM_UP = Sampling(max_tokens=3, temperature=0.7, top_p=0.9, seed=0)
+
+
+class Drawing(Protocol):
+    """What an engine does with the scores of its own kind."""
+
+    def sampler(self, sampling: Sampling) -> Sampler:
+        """The sampler of one request; a `engines.sampling.SeededDraw` where chance is in it."""
+        ...
+
+    def logprobs(self, row: Any) -> NDArray[np.float32]:
+        """The log probabilities (vocabulary,) in `TokenResponse.logprobs`, before temperature."""
+        ...
 
 
 @dataclass(slots=True)
 class _Task:
     task_id: str
     answer: Answer
-    sampler: samplers.Sampler
+    sampler: Sampler
     logprobs: int
 
 
-class MlxGenerator:
+class BatchedGenerator:
     """Implements `engines.contract.Generator`.
 
     One prompt is prefilled at a time, ``spec.prefill_chunk`` tokens between two decode steps. ``batch``
     computes for one rank or leads several.
     """
 
-    def __init__(self, batch: Batch, tokenizer: HubTokenizer, spec: LoadSpec) -> None:
+    def __init__(self, batch: Batch, tokenizer: HubTokenizer, spec: LoadSpec, drawing: Drawing) -> None:
+        self._drawing = drawing
         self._context = spec.context
         self._prompts = Prompts(tokenizer, vocab_size=spec.card.vocab_size, context=spec.context)
         self._vocabulary = Vocabulary(tokenizer.backend_tokenizer)
@@ -49,7 +68,10 @@ class MlxGenerator:
         if task_id in self._uids:
             raise ValueError(f"task {task_id} is already here")
         task = _Task(
-            task_id, Answer(self._vocabulary, sampling.stop), samplers.sampler(sampling), sampling.logprobs
+            task_id,
+            Answer(self._vocabulary, sampling.stop),
+            self._drawing.sampler(sampling),
+            sampling.logprobs,
         )
         room = sampling.max_tokens or self._context - len(tokens)
         (uid,) = self._batch.insert([list(tokens)], [room], samplers=[task.sampler])
@@ -89,7 +111,7 @@ class MlxGenerator:
         return step
 
     def _take(self, task: _Task, response: TokenResponse, step: Step) -> None:
-        if isinstance(task.sampler, samplers.SeededSampler) and task.sampler.error:
+        if isinstance(task.sampler, samplers.SeededDraw) and task.sampler.error:
             raise task.sampler.error
         if response.finish_reason == "stop":
             _show(step, task.answer.finish())
@@ -105,7 +127,19 @@ class MlxGenerator:
     def _logprob(self, task: _Task, response: TokenResponse) -> TokenLogprob | None:
         if task.logprobs < 0:
             return None
-        return self._logprobs.read(response.token, response.logprobs, task.logprobs)
+        values = self._drawing.logprobs(response.logprobs)
+        return self._logprobs.read(response.token, values, task.logprobs)
+
+
+def warmed(generator: BatchedGenerator) -> BatchedGenerator:
+    """Compute two short prompts side by side, so that every kernel is ready. Raises `LoadError`."""
+    for n in range(2):
+        generator.submit(f"warm-up-{n}", [0] * (4 + n), _WARM_UP)
+    while generator.busy:
+        for step in generator.step():
+            if step.failure:
+                raise LoadError(step.failure)
+    return generator
 
 
 def _ended(answer: Answer) -> FinishReason:

@@ -1,0 +1,167 @@
+"""The devices that may carry an instance: each with what the model needs on it and what is free.
+
+One pass over the devices of the nodes that are up. What `actors.placement` chooses from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Seat
+from engines.experts.refusals import refusal, wish_of
+from events.values import Candidate, Device, Dtype, EngineReport, ModelCard, PlacementSettings
+from projections.state import ClusterState, Model, Node
+
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def weights_in_memory(card: ModelCard, dtype: Dtype) -> int:
+    """Bytes of the weights once loaded: quantized weights as they are, others in ``dtype``."""
+    if card.quantization is not None or not card.n_params:
+        return card.weight_bytes
+    return card.n_params * DTYPE_BYTES[dtype]
+
+
+def kv_bytes_per_token(card: ModelCard, dtype: Dtype) -> int:
+    """Bytes that one token of one sequence takes in the key and value caches of all layers."""
+    return 2 * card.n_layers * card.n_kv_heads * card.head_dim * DTYPE_BYTES[dtype]
+
+
+def seats(state: ClusterState, model: Model, settings: PlacementSettings, context: int) -> list[Seat]:
+    """Every device of every node that is up, with each engine that it may be used with.
+
+    ``context`` is the tokens of one sequence. The numbers are those of the whole model on one device.
+    """
+    reserved = _reservations(state)
+    return [
+        Seat(
+            _weigh(model, settings, context, node, device, engine, reserved),
+            device.kind,
+            _node_free(node, reserved),
+            tuple(engine.strategies),
+        )
+        for node in state.nodes.values()
+        if node.up
+        for device in node.devices
+        for engine in _engines(node, device)
+    ]
+
+
+def gib(n_bytes: int) -> str:
+    """Bytes as refusals give them, e.g. ``1.25 GiB``."""
+    return f"{n_bytes / 1024**3:.2f} GiB"
+
+
+_NO_ENGINE = EngineReport(
+    engine="no engine",
+    version="",
+    ok=False,
+    detail="no engine of this node computes on it",
+    device_ids=[],
+    dtype="float32",
+)
+
+
+def _engines(node: Node, device: Device) -> list[EngineReport]:
+    """The engines to weigh for a device: those that compute on it, and those that might if they were well."""
+    found = [engine for engine in node.engines if device.device_id in engine.device_ids or not engine.ok]
+    return found or [_NO_ENGINE]
+
+
+class _Reserved(NamedTuple):
+    """Bytes promised: in all on each device, and on each node by instances that may not have taken theirs."""
+
+    on_device: Counter[tuple[str, str]]
+    untaken: Counter[str]
+
+
+def _reservations(state: ClusterState) -> _Reserved:
+    reserved = _Reserved(Counter(), Counter())
+    for instance in state.instances.values():
+        for rank in instance.placement.ranks if instance.placement else ():
+            reserved.on_device[rank.node_id, rank.device_id] += rank.reserved_bytes
+            if instance.status != "ready":
+                reserved.untaken[rank.node_id] += rank.reserved_bytes
+    return reserved
+
+
+def _weigh(
+    model: Model,
+    settings: PlacementSettings,
+    context: int,
+    node: Node,
+    device: Device,
+    engine: EngineReport,
+    reserved: _Reserved,
+) -> Candidate:
+    dtype: Dtype = settings.dtype or engine.dtype
+    weights = weights_in_memory(model.card, dtype)
+    kv = kv_bytes_per_token(model.card, dtype) * context * settings.batch
+    overhead = PROCESS_BYTES + weights // ACTIVATION_SHARE
+    needed = weights + kv + overhead
+    free = _free_bytes(node, device, reserved)
+    reasons = _refusals(model.card, settings, node, device, engine)
+    if needed > free:
+        reasons.append(
+            f"needs {gib(needed)} (weights {gib(weights)} as {dtype}, KV cache {gib(kv)} for "
+            f"{settings.batch} x {context} tokens, overhead {gib(overhead)}) and {gib(free)} are free"
+        )
+    return Candidate(
+        node_id=node.node_id,
+        device_id=device.device_id,
+        engine=engine.engine,
+        dtype=dtype,
+        weights_bytes=weights,
+        kv_bytes=kv,
+        overhead_bytes=overhead,
+        needed_bytes=needed,
+        free_bytes=free,
+        has_files=node.node_id in model.paths,
+        verdict="refused" if reasons else "fits",
+        reasons=reasons,
+    )
+
+
+def _free_bytes(node: Node, device: Device, reserved: _Reserved) -> int:
+    """Free by promise (all of the memory less what is reserved) and by reading, whichever is less.
+
+    A loaded instance shows in the reading, so only those still loading are taken off it, whichever of the
+    node's devices they load on: the reading is the node's.
+    """
+    by_promise = device.memory_bytes - reserved.on_device[node.node_id, device.device_id]
+    return max(0, min(by_promise, _node_free(node, reserved)))
+
+
+def _node_free(node: Node, reserved: _Reserved) -> int:
+    """What the node's reading leaves to all its devices together."""
+    return max(0, node.memory_available - reserved.untaken[node.node_id])
+
+
+def _refusals(
+    card: ModelCard, settings: PlacementSettings, node: Node, device: Device, engine: EngineReport
+) -> list[str]:
+    reasons: list[str] = []
+    if engine is _NO_ENGINE:
+        reasons.append(engine.detail)
+    elif not engine.ok:
+        reasons.append(f"engine {engine.engine} failed its self-test: {engine.detail}")
+    if settings.engine and settings.engine != engine.engine:
+        reasons.append(f"engine {settings.engine} was asked for")
+    if settings.node_id and settings.node_id != node.node_id:
+        reasons.append(f"node {settings.node_id} was asked for")
+    if settings.device_id and settings.device_id != device.device_id:
+        reasons.append(f"device {settings.device_id} was asked for")
+    if settings.shard_strategy == "expert":
+        reasons += _no_experts(card, settings, device, engine)
+    return reasons
+
+
+def _no_experts(
+    card: ModelCard, settings: PlacementSettings, device: Device, engine: EngineReport
+) -> list[str]:
+    """Why no rank of an expert-parallel group can be here; nothing where one can."""
+    if engine.ok and "expert" not in engine.strategies:
+        return [f"engine {engine.engine} can't spread experts"]
+    cause = refusal(wish_of(card, settings, settings.ranks, device.kind))
+    return [cause.message.rstrip(".")] if cause else []

@@ -1,0 +1,1 @@
+"""Expert parallelism without any tensor: families, maps, rules. Shared by deciders and engines."""

@@ -1,0 +1,104 @@
+"""The kinds of device that torch computes on here: one table, which all else looks things up in.
+
+All of torch-npu is in `engines.torch.npu`, which is loaded when an NPU is asked for and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+
+from engines.refusals import refused
+from events.values import Dtype
+
+DTYPES: dict[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """A kind of device. ``prepare`` brings in what it needs and raises `LoadError` where that is missing."""
+
+    kind: Literal["cpu", "cuda", "npu"]
+    torch_type: str
+    """What torch calls it: ``cuda:1`` is our ``cuda:1``; a CPU has no numbers in torch."""
+    backend: Literal["gloo", "nccl", "hccl"]
+    """What carries the collectives of its tensors."""
+    prepare: Callable[[], None]
+    synchronize: Callable[[torch.device], None]
+    """Wait until all that was asked of the device is computed."""
+    dtype: Callable[[], Dtype]
+    """The dtype that it computes best in."""
+
+
+def _npu_prepare() -> None:
+    from engines.torch import npu
+
+    npu.prepare()
+
+
+def _npu_synchronize(device: torch.device) -> None:
+    from engines.torch import npu
+
+    npu.synchronize(device)
+
+
+def _cuda_prepare() -> None:
+    if not torch.cuda.is_available():
+        raise refused(
+            "device_unavailable",
+            "torch finds no CUDA device here. Check `nvidia-smi`, and that torch is a build with CUDA "
+            f"(this one is {torch.__version__}).",
+        )
+
+
+def _cpu_dtype() -> Dtype:
+    """bfloat16 where the CPU multiplies it (AMX, AVX512-BF16, Arm's BF16); elsewhere it is emulated, slowly.
+
+    A torch that is too old to say what the CPU can do computes in float32.
+    """
+    ask: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict[str, object])
+    capabilities: dict[str, object] = ask()
+    return "bfloat16" if any(capabilities.get(name) for name in _BFLOAT16) else "float32"
+
+
+_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
+_KINDS = {
+    kind.kind: kind
+    for kind in (
+        DeviceKind("cpu", "cpu", "gloo", lambda: None, lambda _: None, _cpu_dtype),
+        DeviceKind("cuda", "cuda", "nccl", _cuda_prepare, torch.cuda.synchronize, lambda: "bfloat16"),
+        DeviceKind("npu", "npu", "hccl", _npu_prepare, _npu_synchronize, lambda: "bfloat16"),
+    )
+}
+
+
+def device_kind(device_id: str) -> DeviceKind:
+    """The kind of a device such as ``cuda:3``. Raises `LoadError` for one that torch has no part in."""
+    kind = _KINDS.get(device_id.partition(":")[0])  # type: ignore[call-overload]
+    if kind is None:
+        raise refused(
+            "device_unsupported",
+            f"The torch engine computes on {', '.join(_KINDS)}, not on {device_id}; use another engine.",
+        )
+    return kind
+
+
+def torch_device(device_id: str) -> torch.device:
+    """Torch's name for a device, ready to be used. Raises `LoadError`."""
+    kind = device_kind(device_id)
+    kind.prepare()
+    number = device_id.partition(":")[2] or "0"
+    return torch.device("cpu") if kind.kind == "cpu" else torch.device(kind.torch_type, int(number))
+
+
+def synchronizer(device_id: str) -> Callable[[], None]:
+    """Waits until the device has computed what it was asked."""
+    return partial(device_kind(device_id).synchronize, torch_device(device_id))
