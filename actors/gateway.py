@@ -274,9 +274,9 @@ class Gateway:
                 del self._early[next(iter(self._early))]
 
     def _learn(self, committed: Sequence[Committed]) -> None:
-        """Fold, and tell the generations."""
-        fold(self.state, committed)
+        """Fold, and tell the generations: one by one, for the next decision may end what this one names."""
         for decision in committed:
+            fold(self.state, [decision])
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskCreated):

@@ -24,7 +24,6 @@ from actors.handed_over import HandedOver, Waiting
 from actors.idempotency import check_same, first_answer
 from actors.journal import (
     Append,
-    Branch,
     Flush,
     Follow,
     Lead,
@@ -32,6 +31,7 @@ from actors.journal import (
     Masterless,
     PeerDown,
     PeerUp,
+    Rewound,
     Role,
     Standing,
 )
@@ -155,8 +155,8 @@ class Master(Actor):
                 return self._answer(message)
             case Lead() | Follow() | Masterless():
                 self._take_role(message)
-            case Branch():
-                self._report_branch(message)
+            case Rewound():
+                self._report_branches()
             case PeerUp():
                 self._peers.add(message.node_id)
             case PeerDown():
@@ -186,6 +186,7 @@ class Master(Actor):
             self._leader = role.leader if isinstance(role, Follow) else ""
         for waiting in self._waiting.begin_anew():
             self._pass_on(waiting)
+        self._report_branches()
 
     def _lead(self, epoch: int) -> None:
         """Rebuild the state from the log and take office, once in this term."""
@@ -329,17 +330,27 @@ class Master(Actor):
         if self._waiting:
             self.after(RESEND_S, _Resend())
 
-    def _report_branch(self, branch: Branch) -> None:
-        """What this node's side decided and lost is told to the whole cluster, by the winner's log."""
-        report = cmd.ReportBranch(
-            command_id=fresh("report"),
-            origin=self._node_id,
-            fork=branch.fork,
-            winner=branch.winner,
-            reason=branch.reason,
-            command_ids=[decision.command_id for decision in branch.rejected],
-        )
-        self._hand_over(report)
+    def _report_branches(self) -> None:
+        """What this node's side decided and lost is told to the whole cluster, by the winner's log.
+
+        Told it is once the log has the report. A log that had it may lose in its turn, and a node may die
+        before it has told, so this is looked at with each new leader.
+        """
+        if self._state is None and not self._leader:
+            return
+        for branch in self._reader.branches():
+            report_id = f"branch-{self._node_id}-{branch.branch}-{branch.winner}"
+            if self._reader.decision_of(report_id) is None:
+                self._hand_over(
+                    cmd.ReportBranch(
+                        command_id=report_id,
+                        origin=self._node_id,
+                        fork=branch.fork,
+                        winner=branch.winner,
+                        reason=branch.reason,
+                        command_ids=self._reader.rejected_commands(branch.branch),
+                    )
+                )
 
     # Reconciliation
 

@@ -402,8 +402,12 @@ class SimulatedApi(Actor):
             self.gateway.close()
 
     def receive(self, message: Any) -> None:
-        raise TypeError(f"the API takes no {type(message).__name__}")
+        """Only what has broken the gateway; it comes with a new API."""
+        raise message
 
     async def _open(self) -> None:
         await self.gateway.open()
         self.is_open = True
+        self.gateway.broken.add_done_callback(
+            lambda broken: self.mailbox.put_system(broken.exception())
+        )
