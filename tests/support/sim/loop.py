@@ -41,7 +41,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._process.world.turn(lambda: self._run(handle))
+        if self._process.alive:
+            self._process.world.turn(lambda: self._run(handle))
         return handle
 
     call_soon_threadsafe = call_soon
@@ -50,7 +51,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
-        self._process.world.after(max(0.0, delay), self._run, handle)
+        if self._process.alive:
+            self._process.world.after(max(0.0, delay), self._run, handle)
         return handle
 
     def call_at(

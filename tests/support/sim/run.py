@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import shutil
 import tempfile
@@ -84,6 +85,8 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
     before = log.handlers[:], log.level
     log.handlers[:] = [checks]
     log.setLevel(logging.ERROR)
+    gc.collect()
+    gc.disable()  # coroutines of ended processes draw from chance when they are swept up
     try:
         with (
             mock.patch.object(ids, "secrets", _Chance(world.random)),
@@ -94,6 +97,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
         ):
             yield
     finally:
+        gc.enable()
         log.handlers[:] = before[0]
         log.setLevel(before[1])
 

@@ -13,6 +13,9 @@ from actors.deferred import Deferred
 BEGIN = 1_780_000_000.0
 """Unix seconds at which every run begins."""
 
+MOMENT = 20_000
+"""What can happen at one moment, unless something turns in a circle."""
+
 
 class World:
     """Call `run`; everything else happens through `after`, or as an actor's turn.
@@ -26,6 +29,7 @@ class World:
         self.random = random.Random(seed)
         self.sloth = 0.0
         self.happened = 0
+        self._moment = 0
         self.broken: Exception | None = None
         """What `run` raises at once."""
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -65,15 +69,19 @@ class World:
 
     def _happen(self, until: float) -> bool:
         turns, queue = self._turns, self._queue
+        self.happened += 1
         if turns:
             chosen = int(self.random.random() * len(turns)) if len(turns) > 1 else 0
             take, turns[chosen] = turns[chosen], turns[-1]
             turns.pop()
             take()
         elif queue and queue[0][0] <= until:
-            self.now, _, action, arguments = heapq.heappop(queue)
+            at, _, action, arguments = heapq.heappop(queue)
+            if at > self.now:
+                self.now, self._moment = at, self.happened
+            elif self.happened - self._moment > MOMENT:
+                raise RuntimeError(f"time stands still at {self.now:.3f} s: {action} {arguments}")
             action(*arguments)
         else:
             return False
-        self.happened += 1
         return True
