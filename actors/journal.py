@@ -158,7 +158,7 @@ class Journal(Actor):
     def started(self) -> None:
         """Open the log, making it where there is none. Raises `events.errors.LogError`."""
         self._log = open_log(self._paths)
-        self._ordered = OrderedLog(self._paths.log, self._paths.driver)
+        self._ordered = OrderedLog(self._log, self._paths.driver)
         promised = _read_promise(self._promise_path)
         self._core = Core(self._me, promised, self._ordered, self.clock.monotonic(), self._timing)
         self._order(io.Tick())
@@ -247,12 +247,14 @@ class Journal(Actor):
     # What the cluster agrees on
 
     def _order(self, event: io.Input) -> None:
-        """Tell the core, do what follows, and set the clock for its next look."""
+        """Tell the core, do what follows, and see that it looks at the clock in time, or earlier."""
         for effect in self._core.handle(self.clock.monotonic(), event):
             self._carry_out(effect)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.after(max(0.0, self._core.next_deadline() - self.clock.monotonic()), _Tick())
+        deadline = self._core.next_deadline()
+        if self._timer is None or self._timer.due > deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.after(max(0.0, deadline - self.clock.monotonic()), _Tick())
 
     def _carry_out(self, effect: io.Effect) -> None:
         match effect:

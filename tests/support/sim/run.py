@@ -86,6 +86,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
     log.handlers[:] = [checks]
     log.setLevel(logging.ERROR)
     gc.collect()
+    gc.freeze()
     gc.disable()  # coroutines of ended processes draw from chance when they are swept up
     try:
         with (
