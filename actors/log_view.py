@@ -47,11 +47,11 @@ class OrderedLog:
         writes = self._log.writes
         if writes == self._writes:
             return
-        epoch, index = self._reader.last()
         base = self._reader.base()
-        self._last = Epoch(*epoch) if epoch is not None else NO_EPOCH, index
         self._begins = base.decision_id if base is not None else 0
         self._refresh_runs()
+        epoch = self._runs[-1].epoch if self._runs else NO_EPOCH
+        self._last = epoch, self._reader.last_decision()
         self._writes = writes
 
     def _refresh_runs(self) -> None:
