@@ -52,7 +52,7 @@ class Checks(logging.Handler):
         self._at: dict[tuple[Epoch, int], str] = {}
         self._on_two: set[str] = set()
         self._folded: set[str] = set()
-        self._told: set[str] = set()
+        self._worked_in: dict[str, int] = {}
 
     def breaks(self, what: str) -> None:
         """The run ends with this; the first counts."""
@@ -94,6 +94,13 @@ class Checks(logging.Handler):
             self.epochs += begins
         elif self.crashes_only and not row.observation:
             self._on_two.add(row.hash)
+
+    def works_in(self, node_id: str, epoch: Epoch | None) -> None:
+        """A node never goes back to a smaller number, not even over a restart."""
+        if epoch is not None and epoch.n < self._worked_in.get(node_id, 0):
+            self.breaks(f"{node_id} works in {epoch} after {self._worked_in[node_id]}")
+        elif epoch is not None:
+            self._worked_in[node_id] = epoch.n
 
     # Nothing is lost
 

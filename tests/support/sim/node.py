@@ -119,7 +119,8 @@ class SimulatedNode(Node):
     def works_in(self) -> Epoch | None:
         """The epoch that this node works in."""
         journal = self.process.find(Journal)
-        return journal._core.epoch if journal is not None else None
+        core = getattr(journal, "_core", None)  # it has none before it has started
+        return core.epoch if core is not None else None
 
     @property
     def reports_waiting(self) -> int:

@@ -7,7 +7,7 @@ import gc
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from support.sim.stand_ins import Groups, SimulatedRunner
 from support.sim.world import World
 
 from actors import worker
+from actors.journal import Journal, Role
 from actors.net import outbox
 from actors.net.wire import MAX_RECORD_BYTES
 from events import ids
@@ -32,8 +33,8 @@ SLOW = Weather(delay=(0.001, 0.25))
 ROUGH = Weather(delay=(0.0005, 0.05))
 AWFUL = Weather(loss=0.05, doubled=0.05, overtaking=True, delay=(0.0005, 0.05))
 
-FAULTS_S = 45.0
-QUIET_S = 20.0
+FAULTS_S = 30.0
+QUIET_S = 15.0
 """Seconds after the last fault in which all must have become well,"""
 DRAIN_S = 120.0
 """and so many more at most for the work that has piled up."""
@@ -60,7 +61,7 @@ def simulate(seed: int, *, crashes_only: bool | None = None) -> Outcome:
     world = World(seed)
     crashes_only = world.random.random() < 0.3 if crashes_only is None else crashes_only
     weather = world.random.choice((CALM, SLOW, SLOW) if crashes_only else (CALM, ROUGH, AWFUL))
-    world.sloth = world.random.choice((0.0, 0.0, 0.001, 0.01))
+    world.sloth = world.random.choice((0.0, 0.0, 0.01, 0.1))
     network, checks, groups = Network(world, weather), Checks(world, crashes_only=crashes_only), Groups()
     names = [f"n{k}" for k in range(world.random.choice((2, 3, 3, 4, 5)))]
     root = Path(tempfile.mkdtemp(prefix="cuebook-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
@@ -93,6 +94,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
             mock.patch.object(ids, "secrets", _Chance(world.random)),
             mock.patch.object(worker, "RunnerSupervisor", partial(SimulatedRunner, groups)),
             mock.patch.object(worker, "kill_orphan", lambda pid, started_at: None),
+            mock.patch.object(Journal, "_take_role", _observed(Journal._take_role, checks)),
             # What may be lost or overtaken is whole messages: of parts of one no link loses any.
             mock.patch.object(outbox, "FRAME_BYTES", MAX_RECORD_BYTES),
         ):
@@ -101,6 +103,14 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
         gc.enable()
         log.handlers[:] = before[0]
         log.setLevel(before[1])
+
+
+def _observed(take_role: Callable[[Journal, Role], None], checks: Checks) -> Callable[[Journal, Role], None]:
+    def observed(journal: Journal, role: Role) -> None:
+        take_role(journal, role)
+        checks.works_in(journal._me.node_id, journal._core.epoch)
+
+    return observed
 
 
 class _Chance:
@@ -114,7 +124,7 @@ class _Chance:
 
 
 def _play(world: World, network: Network, machines: list[Machine], checks: Checks) -> Outcome:
-    clients = Clients(world, machines, checks, every=0.4)
+    clients = Clients(world, machines, checks, every=world.random.choice((0.3, 0.5, 1.5)))
     faults = Faults(world, network, machines, crashes_only=checks.crashes_only)
     world.run(FAULTS_S)
     faults.stop()
