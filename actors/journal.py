@@ -88,7 +88,7 @@ Role = Lead | Follow | Masterless
 
 
 class Rewound(NamedTuple):
-    """Something of this node's log lost against a longer one: it is in the newest of the rejected branches."""
+    """Something of this node's log lost against a longer one: it is in the newest rejected branch."""
 
 
 class Standing(NamedTuple):

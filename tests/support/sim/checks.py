@@ -151,7 +151,7 @@ class Checks(logging.Handler):
             self.breaks(f"no common master in the end: { {n.node_id: n.works_in for n in nodes} }")
 
     def finish(self, machines: list[Machine]) -> None:
-        """In the end: equal logs and states, every task ended once, nothing silently gone, all as it is told."""
+        """In the end: one log, one state, every task ended once, nothing silently gone, all as it is told."""
         nodes = [machine.node for machine in machines if machine.node is not None]
         self.are_one(nodes)
         copies = [machine.copy for machine in machines]
@@ -222,8 +222,6 @@ class Checks(logging.Handler):
     def _check_decisions(self, node: SimulatedNode) -> None:
         """Decided again, every decision comes out the same."""
         with node.reader() as reader:
-            report = verify(
-                reader, decider.decide, refusal=Rejected, decider_version=decider.VERSION
-            )
+            report = verify(reader, decider.decide, refusal=Rejected, decider_version=decider.VERSION)
         if not report.ok:
             self.breaks(f"decided again, something else comes out: {report.render()}")

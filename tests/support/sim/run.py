@@ -93,7 +93,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
         with (
             mock.patch.object(ids, "secrets", _Chance(world.random)),
             mock.patch.object(worker, "RunnerSupervisor", partial(SimulatedRunner, groups)),
-            mock.patch.object(worker, "kill_orphan", lambda pid, started_at: None),
+            mock.patch.object(worker, "kill_orphan"),
             mock.patch.object(Journal, "_take_role", _observed(Journal._take_role, checks)),
             # What may be lost or overtaken is whole messages: of parts of one no link loses any.
             mock.patch.object(outbox, "FRAME_BYTES", MAX_RECORD_BYTES),
@@ -157,4 +157,5 @@ def _at_rest(machines: list[Machine], clients: Clients) -> bool:
     """All work is done, and no decision is on its way to a follower."""
     if len({len(machine.copy.rows) for machine in machines}) > 1 or clients.open_streams():
         return False
-    return not any(machine.copy.state.tasks or node.reports_waiting for machine in machines if (node := machine.node))
+    open_tasks = any(machine.copy.state.tasks for machine in machines)
+    return not open_tasks and not any(node.reports_waiting for node in _nodes(machines))

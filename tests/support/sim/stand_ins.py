@@ -194,10 +194,9 @@ class SimulatedRunner(Actor):
         self._tasks.discard(task_id)
         usage = Usage(prompt_tokens=10, completion_tokens=20)
         timings = Timings(queued_s=0.0, prefill_s=0.1, decode_s=0.5)
-        self._hub.publish(wire.Progress(chunks=[wire.Chunk(task_id, "text", [1])], prefilling=[], decoding=[]))
-        self._hub.publish(
-            wire.TaskDone(task_id=task_id, finish_reason="stop", usage=usage, timings=timings)
-        )
+        chunk = wire.Chunk(task_id, "text", [1])
+        self._hub.publish(wire.Progress(chunks=[chunk], prefilling=[], decoding=[]))
+        self._hub.publish(wire.TaskDone(task_id=task_id, finish_reason="stop", usage=usage, timings=timings))
         self._report_task(task_id, cmd.Finished(finish_reason="stop", usage=usage, timings=timings))
 
     def _said(self, status: st.RunnerStatus) -> None:
@@ -239,9 +238,7 @@ class SimulatedRunner(Actor):
 
     def _report_task(self, task_id: str, outcome: cmd.Finished | cmd.Stopped) -> None:
         self._reporter.send(
-            cmd.ReportTask(
-                command_id=fresh("report"), origin=self.node_id, task_id=task_id, outcome=outcome
-            )
+            cmd.ReportTask(command_id=fresh("report"), origin=self.node_id, task_id=task_id, outcome=outcome)
         )
 
 
@@ -408,6 +405,4 @@ class SimulatedApi(Actor):
     async def _open(self) -> None:
         await self.gateway.open()
         self.is_open = True
-        self.gateway.broken.add_done_callback(
-            lambda broken: self.mailbox.put_system(broken.exception())
-        )
+        self.gateway.broken.add_done_callback(lambda broken: self.mailbox.put_system(broken.exception()))
