@@ -76,7 +76,9 @@ class Telemetry(Actor):
                 self.after(READ_EVERY_S, _Read())
 
     def _test_engines(self) -> None:
-        reports = [engine.self_test() for engine in ENGINES.values()]
+        engines = [ENGINES[name] for name in self._settings.engine_names]
+        measure = sum(engine.installed() for engine in engines) > 1  # else there is nothing to choose
+        reports = [engine.self_test(measure=measure) for engine in engines]
         for report in reports:
             logger.info("engine %s: %s", report.engine, report.detail)
         self.mailbox.put_system(_Tested(reports))

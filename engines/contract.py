@@ -264,8 +264,15 @@ class Engine(Protocol):
 
     name: str
 
-    def self_test(self) -> EngineReport:
-        """Compute something small and check it. Never raises: ``ok`` false carries the reason."""
+    def installed(self) -> bool:
+        """True where its packages are there, whatever they can do here. Imports none of them."""
+        ...
+
+    def self_test(self, *, measure: bool = False) -> EngineReport:
+        """Compute something small and check it. Never raises: ``ok`` false carries the reason.
+
+        With ``measure`` the report has a speed, which takes a second more.
+        """
         ...
 
     def environment(self, threads: int) -> dict[str, str]:

@@ -13,10 +13,16 @@ from events.values import EngineReport
 
 _SECONDS = 120
 
+MEASURE = "--measure"
+"""The argument that asks a self-test for `EngineReport.speed` as well."""
 
-def run(engine: str, module: str, environment: Mapping[str, str], *arguments: str) -> EngineReport:
-    """The report that ``python -m module`` prints as JSON. Never raises; a crash there is a report."""
-    command = [sys.executable, "-m", module, *arguments]
+
+def run(engine: str, module: str, environment: Mapping[str, str], *, measure: bool) -> EngineReport:
+    """The report that ``python -m module`` prints as JSON, with its speed where that is to be measured.
+
+    Never raises; a crash there is a report.
+    """
+    command = [sys.executable, "-m", module, *([MEASURE] if measure else [])]
     try:
         done = subprocess.run(
             command,

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 
 import numpy as np
 
 from engines.mlx import blas
-from engines.self_tests import failed, show
+from engines.self_tests import MEASURE, failed, show
 from events.values import EngineReport
 
 
-def main() -> None:
+def main(*, measure: bool) -> None:
     """Print the report. A crash before that is for the parent to report."""
     try:
-        report = _test()
+        report = _test(measure=measure)
     except ImportError as error:
         report = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
     show(report)
 
 
-def _test() -> EngineReport:
+def _test(*, measure: bool) -> EngineReport:
     if not _computes():
         return failed("mlx", "MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
@@ -37,7 +38,15 @@ def _test() -> EngineReport:
         # On a CPU bfloat16 takes 1.5 times as long in decode and 8 times in prefill (SmolLM2, OpenBLAS).
         dtype="float32" if kind == "cpu" else "bfloat16",
         options=options,
+        speed=_speed() if measure else 0.0,
     )
+
+
+def _speed() -> float:
+    from engines.mlx.speed_kit import MlxKit
+    from engines.speed import tokens_per_second
+
+    return tokens_per_second(MlxKit())
 
 
 def _computes() -> bool:
@@ -64,4 +73,4 @@ def _kind() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(measure=MEASURE in sys.argv)
