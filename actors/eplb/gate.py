@@ -147,9 +147,10 @@ def _dear(proposal: Proposal, gate: Gate, saving: float, cost: float) -> str:
 
 def _worth(proposal: Proposal, gate: Gate, paying: Flags, changed: Flags, saving: float, cost: float) -> str:
     n_layers, left = int(paying.sum()), int(np.count_nonzero(changed & ~paying))
+    layers = f"{n_layers} layer" if n_layers == 1 else f"{n_layers} layers"
     dropped = f"; {left} more would cost more than they save" if left else ""
     return (
-        f"moving {proposal.moved} experts in {n_layers} {'layer' if n_layers == 1 else 'layers'} takes {cost:.3g} s "
+        f"moving {proposal.moved} experts in {layers} takes {cost:.3g} s "
         f"and saves {saving:.3g} s over {gate.horizon_s:g} s: balance goes from {proposal.now:.3f} to "
         f"{proposal.predicted:.3f}, where {proposal.bound:.3f} can't be exceeded{dropped}"
     )
