@@ -10,7 +10,7 @@ import numpy as np
 from actors.deciding.balancing import as_array, topology_of
 from actors.eplb import gate, metrics
 from actors.eplb.policy import POLICIES
-from actors.eplb.problem import Budget, Placement, Topology
+from actors.eplb.problem import Budget, Topology
 from actors.eplb.what_if import Logged, what_if
 from actors.expert_placement import expert_bytes
 from events.expert_events import RebalanceDecided
@@ -43,18 +43,18 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One instance under another policy. A new placement, such as on fewer ranks, begins a comparison anew."""
+    """One instance under another policy. A placement on other ranks or slots begins another comparison."""
 
     instance_id: str
     policy: EplbPolicy
     ranks: int
     rows: list[Row]
 
-    def mean_balance(self, side: str) -> float:
-        """Over all windows but the first, which no decision came before; ``side`` is was or would_be."""
-        seen: list[Outcome] = [getattr(row, side) for row in self.rows]
-        balances = [outcome.balance for outcome in seen[1:] or seen]
-        return sum(balances) / len(balances)
+
+def mean_balance(outcomes: Sequence[Outcome]) -> float:
+    """Over all windows but the first, which no decision came before."""
+    seen = outcomes[1:] or outcomes
+    return sum(outcome.balance for outcome in seen) / len(seen)
 
 
 class _Weighed(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def _comparison(run: Sequence[_Weighed], policy: EplbPolicy) -> Comparison:
     first = run[0]
     asked = gate.Gate(min_tokens=first.eplb.min_tokens, horizon_s=first.eplb.horizon_s)
     start = as_array(first.experts.maps)
-    windows = (_logged(each, start) for each in run)
+    windows = (_logged(each) for each in run)
     steps = what_if(windows, start, POLICIES[policy], first.topology, first.budget, asked)
     rows = [
         Row(
@@ -129,7 +129,7 @@ def _was(decided: RebalanceDecided) -> Outcome:
     )
 
 
-def _logged(weighed: _Weighed, start: Placement) -> Logged:
+def _logged(weighed: _Weighed) -> Logged:
     load = weighed.load
     loads = np.asarray(load.experts, np.float64)
     by_rank = metrics.rank_loads(as_array(weighed.experts.maps), loads, weighed.topology.ranks)
