@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.cluster import KILLED
-from support.experts import BROKEN, CARD, EVEN, SKEWED, Mixture
+from support.expert_commands import BROKEN, CARD, EVEN, SKEWED
+from support.experts import Mixture
 
 from actors.decider import decide
 from engines.experts import maps

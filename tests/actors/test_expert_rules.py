@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from support.cluster import KILLED, Cluster, node_started
-from support.experts import BROKEN, EPLB, EVEN, LATE, SKEWED, Mixture, names
+from support.expert_commands import BROKEN, EPLB, EVEN, LATE, SKEWED
+from support.experts import Mixture, names
 
 from actors.decider import make_decider
 from actors.deciding.balancing import digest
