@@ -9,15 +9,16 @@ torch = pytest.importorskip("torch")
 from engines.contract import LoadError  # noqa: E402
 from engines.torch.experts import formats  # noqa: E402
 from engines.torch.experts.grouping import pairs  # noqa: E402
+from engines.torch.experts.weights import Scratch  # noqa: E402
 
-CPU = torch.device("cpu")
+SCRATCH = Scratch(torch.device("cpu"))
 SLOTS, HIDDEN, INNER = 4, 32, 48
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def filled(name: str, dtype: Any, seed: int = 0) -> tuple[Any, list[list[Any]]]:
     draw = torch.Generator().manual_seed(seed)
-    weights = formats.create(name, SLOTS, HIDDEN, INNER, dtype, CPU)
+    weights = formats.create(name, SLOTS, HIDDEN, INNER, dtype, SCRATCH)
     experts = [
         [torch.randn(shape, generator=draw) for shape in ((INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER))]
         for _ in range(SLOTS)
@@ -101,12 +102,12 @@ def test_formats_that_do_not_fit_are_refused() -> None:
         return error.value.cause.code
 
     with pytest.raises(LoadError, match="'int4'") as error:
-        formats.create("int4", SLOTS, HIDDEN, INNER, torch.float32, CPU)
+        formats.create("int4", SLOTS, HIDDEN, INNER, torch.float32, SCRATCH)
     assert code(error) == "expert_format_unsupported"
     with pytest.raises(LoadError, match="multiple of 8"):
-        formats.create("plain", SLOTS, 36, INNER, torch.bfloat16, CPU)
+        formats.create("plain", SLOTS, 36, INNER, torch.bfloat16, SCRATCH)
     with pytest.raises(LoadError, match="floats"):
-        formats.create("plain", SLOTS, HIDDEN, INNER, torch.int8, CPU)
+        formats.create("plain", SLOTS, HIDDEN, INNER, torch.int8, SCRATCH)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +123,5 @@ def test_tensors_that_can_not_move_slot_by_slot_are_refused(change: Any, code: s
     tensors = dict(filled("int8", torch.float32)[0].tensors)
     change(tensors)
     with pytest.raises(LoadError) as error:
-        formats.Int8(tensors)
+        formats.Int8(tensors, SCRATCH)
     assert error.value.cause.code == code
