@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from engines import self_tests
-from engines.contract import Group, GroupSpec, LoadSpec
+from engines.contract import Group, GroupSpec, LoadSpec, Tested
 from engines.mlx import blas
-from events.values import Cause, EngineReport
+from events.values import Cause
 
 if TYPE_CHECKING:
     from engines.mlx.builder import MlxBuilder
@@ -27,7 +27,7 @@ class MlxEngine:
         """True where its packages are there, whatever they can do here."""
         return all(importlib.util.find_spec(package) is not None for package in ("mlx", "mlx_lm"))
 
-    def self_test(self, *, measure: bool = False) -> EngineReport:
+    def self_test(self, *, measure: bool = False) -> Tested:
         """Compute something small in a process of its own. Never raises; a crash there is a report.
 
         The result holds for this machine as long as MLX's version and the BLAS stay the same.

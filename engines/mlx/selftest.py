@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from engines.contract import Tested
 from engines.mlx import blas
 from engines.self_tests import MEASURE, failed, show
 from events.values import EngineReport
@@ -15,13 +16,13 @@ from events.values import EngineReport
 def main(*, measure: bool) -> None:
     """Print the report. A crash before that is for the parent to report."""
     try:
-        report = _test(measure=measure)
+        tested = _test(measure=measure)
     except ImportError as error:
-        report = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
-    show(report)
+        tested = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
+    show(tested)
 
 
-def _test(*, measure: bool) -> EngineReport:
+def _test(*, measure: bool) -> Tested:
     if not _computes():
         return failed("mlx", "MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
@@ -29,7 +30,7 @@ def _test(*, measure: bool) -> EngineReport:
     if found := _rdma():
         options["rdma"] = " ".join(found)
     hint = f" {blas.HOW_TO_GET}" if options.get("blas") == "netlib reference" else ""
-    return EngineReport(
+    report = EngineReport(
         engine="mlx",
         version=f"{version('mlx')} (mlx-lm {version('mlx-lm')})",
         ok=True,
@@ -40,6 +41,7 @@ def _test(*, measure: bool) -> EngineReport:
         options=options,
         speed=_speed() if measure else 0.0,
     )
+    return Tested(report=report)
 
 
 def _speed() -> float:

@@ -4,54 +4,76 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from engines import self_tests, speed
-from engines.contract import LoadError
-from engines.torch import devices
-from events.values import EngineReport
+from engines.contract import LoadError, Tested
+from engines.torch import capabilities, devices, npu
+from events.values import Device, EngineReport
 
 
 def main(*, measure: bool) -> None:
-    """Print the report. A crash before that is for the parent to report."""
+    """Print what was found. A crash before that is for the parent to report."""
     self_tests.show(_test(measure=measure))
 
 
-def _test(*, measure: bool) -> EngineReport:
-    device_ids = _devices()
-    try:
-        device = devices.torch_device(device_ids[0])
-    except LoadError as error:
-        return self_tests.failed("torch", error.cause.message)
-    if not _computes(device):
-        return self_tests.failed("torch", "torch computes wrongly: a small product differs from numpy's.")
+def _test(*, measure: bool) -> Tested:
+    accelerators, note = _accelerators()
+    device_ids = [found.device_id for found in accelerators] or ["cpu:0"]
+    device = devices.torch_device(device_ids[0])
+    if wrong := _fault(device):
+        return self_tests.failed("torch", wrong)
     kind = devices.device_kind(device_ids[0])
     dtype = kind.dtype()
-    return EngineReport(
+    name = accelerators[0].name if accelerators else "this CPU"
+    options = {"dtype": f"{dtype} is what {name} multiplies fastest"}
+    report = EngineReport(
         engine="torch",
         version=f"{version('torch')} (transformers {version('transformers')})",
         ok=True,
         detail=f"torch computes on {kind.kind}.",
         device_ids=device_ids,
         dtype=dtype,
-        options={"dtype": f"{dtype} is what {_name(device)} multiplies fastest"},
+        options=options | ({"npu": note} if note else {}),
         strategies=["expert"],
         speed=speed.tokens_per_second(_Kit(device, devices.DTYPES[dtype])) if measure else 0.0,
     )
+    return Tested(report=report, devices=accelerators)
 
 
-def _devices() -> list[str]:
-    """The accelerators where there are some, else the CPU."""
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu:0"]
+def _accelerators() -> tuple[list[Device], str]:
+    """Those that torch can use, all of one kind, and why it can use no NPU where torch-npu is installed."""
+    if found := _cuda():
+        return found, ""
+    if not npu.installed():
+        return [], ""
+    try:
+        return npu.found(), ""
+    except LoadError as error:
+        return [], error.cause.message
 
 
-def _name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return "this CPU"
+def _cuda() -> list[Device]:
+    cuda: Any = torch.cuda
+    return [
+        Device(
+            device_id=f"cuda:{number}",
+            kind="cuda",
+            name=cuda.get_device_name(number),
+            memory_bytes=cuda.get_device_properties(number).total_memory,
+        )
+        for number in range(cuda.device_count())
+    ]
+
+
+def _fault(device: torch.device) -> str:
+    if not _computes(device):
+        return "torch computes wrongly: a small product differs from numpy's."
+    return "" if device.type == "cpu" else capabilities.fault(device)
 
 
 def _computes(device: torch.device) -> bool:

@@ -31,8 +31,8 @@ ROUNDS = 5
 @pytest.mark.slow
 @pytest.mark.model
 def test_torch_against_transformers_and_mlx(smollm2: Path) -> None:
-    dtype = engine("torch").self_test().dtype
-    ways = {"torch": dtype, "transformers": dtype, "mlx": engine("mlx").self_test().dtype}
+    dtype = engine("torch").self_test().report.dtype
+    ways = {"torch": dtype, "transformers": dtype, "mlx": engine("mlx").self_test().report.dtype}
     with ExitStack() as stack:
         processes = {
             way: stack.enter_context(_process(way, smollm2, its_dtype)) for way, its_dtype in ways.items()

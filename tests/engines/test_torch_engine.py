@@ -261,7 +261,7 @@ def test_placements_that_it_can_not_serve_are_refused(model: Path) -> None:
 
 
 def test_the_self_test_says_what_it_found() -> None:
-    report = TorchEngine().self_test(measure=True)
+    report = TorchEngine().self_test(measure=True).report
     assert report.ok, report.detail
     assert report.device_ids
     assert report.strategies == ["expert"]
@@ -271,7 +271,7 @@ def test_the_self_test_says_what_it_found() -> None:
 
 def test_without_torch_the_report_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    report = TorchEngine().self_test()
+    report = TorchEngine().self_test().report
     assert not report.ok
     assert "pip install 'cuebook[torch]'" in report.detail
 

@@ -14,7 +14,7 @@ _GET = "Install an engine with: pip install 'cuebook[mlx]' (Apple silicon or Lin
 
 def check() -> Iterator[Finding]:
     """Findings of every engine's self-test, and on the BLAS where it decides the speed."""
-    reports = [engine.self_test() for engine in ENGINES.values() if engine.installed()]
+    reports = [engine.self_test().report for engine in ENGINES.values() if engine.installed()]
     if not reports:
         yield Finding("fail", "engine", "no engine is installed", _GET)
     for report in reports:
