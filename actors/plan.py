@@ -325,7 +325,7 @@ def _move(runner_id: str, local: LocalRunner, experts: Experts) -> Iterator[Step
     layer = migration.layers[migration.position].layer if migration is not None else -1
     if local.staging is not None and (migration is None or local.staging != (migration.migration_id, layer)):
         yield DropStaging(runner_id, local.staging[0])
-    elif _differ(local.maps, experts.maps, layer):
+    elif _differ(local.maps, experts.maps, layer if migration and migration.stage == "committed" else -1):
         # The log went back to a fork: the ranks compute by what is void now, and are to load what holds.
         yield ShutDownRunner(runner_id)
     elif migration is not None:
@@ -341,11 +341,11 @@ def _go_on(runner_id: str, local: LocalRunner, migration: Migration) -> Iterator
         yield ApplyExperts(runner_id, migration.migration_id, moves, migration.epoch)
 
 
-def _differ(told: list[list[int]], logged: list[list[int]], at_hand: int) -> bool:
-    """Whether the map of a layer other than the one at hand is not the one that was told."""
+def _differ(told: list[list[int]], logged: list[list[int]], committed: int) -> bool:
+    """Whether a layer's map is not the one that was told, but for the one that is to be applied."""
     if len(told) != len(logged):
         return True
-    return any(told[layer] != logged[layer] for layer in range(len(logged)) if layer != at_hand)
+    return any(told[layer] != logged[layer] for layer in range(len(logged)) if layer != committed)
 
 
 def _dispatch(state: ClusterState, view: LocalView) -> Iterator[Step]:

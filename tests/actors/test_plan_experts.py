@@ -108,6 +108,17 @@ def test_ranks_that_compute_by_what_the_log_has_lost_are_stopped(worker: Worker)
     assert worker.carry_out() == ["ShutDownRunner"]
 
 
+def test_a_layer_that_was_applied_and_whose_commit_is_lost_is_not_staged_again(worker: Worker) -> None:
+    """Its slots hold other experts than the moves name."""
+    mixture = worker.mixture
+    before = mixture.experts
+    worker.carry_out()
+    mixture.staged()
+    worker.carry_out()
+    mixture.state.experts[mixture.instance_id] = before
+    assert worker.carry_out() == ["ShutDownRunner"]
+
+
 def test_the_other_ranks_get_no_orders(worker: Worker) -> None:
     (step,) = worker.steps()
     assert isinstance(step, p.StageExperts)
