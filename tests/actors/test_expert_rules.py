@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -391,3 +393,9 @@ def test_an_instance_without_experts_is_served_as_ever() -> None:
     instance_id = cluster.served()
     assert cluster.state.experts == {}
     assert isinstance(cluster.state.runners[cluster.runner_of(instance_id)].status, Ready)
+
+
+def test_a_node_without_eplb_imports_nothing_of_it() -> None:
+    script = "import sys, actors.node; print([m for m in sys.modules if m.startswith('actors.eplb')])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
