@@ -53,13 +53,18 @@ def _cuda_prepare(number: int) -> None:
 
 
 def _cpu_dtype() -> Dtype:
-    """bfloat16 where the CPU multiplies it (AMX, AVX512-BF16, Arm's BF16); elsewhere it is emulated, slowly.
+    """bfloat16 where the CPU multiplies it; elsewhere it is emulated, slowly."""
+    return "bfloat16" if bfloat16_units() else "float32"
 
-    A torch that is too old to say what the CPU can do computes in float32.
+
+def bfloat16_units() -> list[str]:
+    """What the CPU multiplies bfloat16 with: AMX, AVX512-BF16, Arm's BF16.
+
+    None where torch is too old to say what the CPU can do.
     """
     ask: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict[str, object])
     capabilities: dict[str, object] = ask()
-    return "bfloat16" if any(capabilities.get(name) for name in _BFLOAT16) else "float32"
+    return [name for name in _BFLOAT16 if capabilities.get(name)]
 
 
 _BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")

@@ -29,7 +29,7 @@ def _test(*, measure: bool) -> Tested:
         return self_tests.failed("torch", wrong)
     kind = devices.device_kind(device_ids[0])
     dtype = kind.dtype()
-    name = accelerators[0].name if accelerators else "this CPU"
+    name = accelerators[0].name if accelerators else _cpu()
     options = {"dtype": f"{dtype} is what {name} multiplies fastest"}
     report = EngineReport(
         engine="torch",
@@ -43,6 +43,11 @@ def _test(*, measure: bool) -> Tested:
         speed=speed.tokens_per_second(_Kit(device, devices.DTYPES[dtype])) if measure else 0.0,
     )
     return Tested(report=report, devices=accelerators)
+
+
+def _cpu() -> str:
+    units = devices.bfloat16_units()
+    return f"this CPU, with {', '.join(units)}," if units else "this CPU, which has no unit for bfloat16,"
 
 
 def _accelerators() -> tuple[list[Device], str]:
