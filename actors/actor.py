@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 import pykka
 from pykka.messages import _ActorStop as StopMessage  # pyright: ignore[reportPrivateUsage]
 
-from actors.address import Address, Incarnation
+from actors.address import Address, Incarnation, no_answer
 from actors.clock import Clock, Timer
 from actors.deferred import Deferred
 from actors.mailbox import Letter, Mailbox
@@ -43,7 +43,7 @@ class Actor(pykka.ThreadingActor):
         self._life = Incarnation(self.actor_urn, self.mailbox)
         self._up = Deferred[None]()
         self._timers: weakref.WeakSet[Timer] = weakref.WeakSet()
-        self._owed: set[Deferred[Any]] = set()
+        self._owed: dict[Deferred[Any], None] = {}
 
     # What subclasses implement
 
@@ -93,20 +93,27 @@ class Actor(pykka.ThreadingActor):
         """Ask this incarnation to end after the message in hand, before those that wait. Any thread."""
         self.mailbox.put_system(StopMessage())
 
+    def ask(self, address: Address, message: Any, timeout: float) -> Any:
+        """As `Address.ask`. This actor handles nothing else while it waits."""
+        answer = address.ask_future(message)
+        if not self.system.dispatcher.wait(answer, timeout):
+            raise no_answer(address.name, message, timeout)
+        return answer.get()
+
     # What those who start actors use
 
     def launch(self, address: Address, system: ActorSystem) -> None:
-        """Bind to ``address`` and start the thread. Follow with `wait_started`."""
+        """Bind to ``address`` and begin to live. Follow with `wait_started`."""
         self.address = address
         self.system = system
         self.mailbox.owner = address.name
         address.bind(self._life)
         pykka.ActorRegistry.register(self.actor_ref)
-        self._start_actor_loop()
+        self.system.dispatcher.run(self)
 
     def wait_started(self, timeout: float) -> None:
         """Wait until `started` has returned. Raises StartFailed, from its exception where it has one."""
-        if not self._up.wait(timeout):
+        if not self.system.dispatcher.wait(self._up, timeout):
             self.mailbox.close()
             self.stop()
             message = f"{self.name} was not up after {timeout:g} s"
@@ -115,7 +122,44 @@ class Actor(pykka.ThreadingActor):
             message = f"{self.name} could not start: {describe(self._up.error)}"
             raise StartFailed(Cause(code="start_failed", message=message)) from self._up.error
 
-    # The life
+    def wait_stopped(self, timeout: float) -> bool:
+        """Wait until the life is over. False where ``timeout`` seconds were not enough."""
+        return self.system.dispatcher.wait(self._life.ended, timeout)
+
+    # The life, for the dispatcher
+
+    def run_in_thread(self) -> None:
+        """Live in a thread of its own."""
+        self._start_actor_loop()
+
+    def begin(self) -> bool:
+        """Run `started`. False where that failed, and the life is over."""
+        try:
+            self.started()
+        except BaseException as error:
+            self._end(error)
+            self._up.fail(error)
+            return False
+        self._up.resolve(None)
+        return True
+
+    def handle(self, letter: Letter) -> bool:
+        """Handle one message. False where it was a stop or made the actor crash: the life is over."""
+        try:
+            if isinstance(letter.message, StopMessage):
+                self._finish(letter, None)
+                return False
+            reply = self.receive(letter.message)
+            if isinstance(reply, Deferred):
+                self._owe(letter, cast("Deferred[Any]", reply))
+            elif letter.reply_to is not None:
+                letter.reply_to.resolve(reply)
+        except Rejected as refusal:
+            self._refuse(letter, refusal)
+        except BaseException as error:
+            self._finish(letter, error)
+            return False
+        return True
 
     @staticmethod
     def _create_future() -> Deferred[Any]:
@@ -123,43 +167,21 @@ class Actor(pykka.ThreadingActor):
 
     def _actor_loop(self) -> None:
         threading.current_thread().name = self.name
-        try:
-            self.started()
-        except BaseException as error:
-            self._end(error)
-            self._up.fail(error)
-            return
-        self._up.resolve(None)
-        cause = self._serve()
+        if self.begin():
+            get, handle = self.mailbox.get, self.handle
+            while handle(get()):
+                pass
+
+    def _finish(self, letter: Letter, cause: BaseException | None) -> None:
+        """After a stop (no cause) or a crash: close the door, answer, clean up, tell all who wait."""
+        self.mailbox.close()
+        answer = letter.reply_to or Deferred[Any]()
+        answer.resolve(None) if cause is None else answer.fail(_for_caller(self.name, cause))
         try:
             self.stopping()
         except BaseException as error:
             cause = cause or error
         self._end(cause)
-
-    def _serve(self) -> BaseException | None:
-        """Handle messages until a stop (None) or a crash (its exception)."""
-        get, receive = self.mailbox.get, self.receive
-        while True:
-            letter = get()
-            try:
-                if isinstance(letter.message, StopMessage):
-                    self.mailbox.close()
-                    if letter.reply_to is not None:
-                        letter.reply_to.resolve(None)
-                    return None
-                reply = receive(letter.message)
-                if isinstance(reply, Deferred):
-                    self._owe(letter, cast("Deferred[Any]", reply))
-                elif letter.reply_to is not None:
-                    letter.reply_to.resolve(reply)
-            except Rejected as refusal:
-                self._refuse(letter, refusal)
-            except BaseException as error:
-                self.mailbox.close()
-                if letter.reply_to is not None:
-                    letter.reply_to.fail(_for_caller(self.name, error))
-                return error
 
     def _refuse(self, letter: Letter, refusal: Rejected) -> None:
         if letter.reply_to is not None:
@@ -169,10 +191,10 @@ class Actor(pykka.ThreadingActor):
 
     def _owe(self, letter: Letter, answer: Deferred[Any]) -> None:
         caller = letter.reply_to or Deferred[Any]()
-        self._owed.add(caller)
+        self._owed[caller] = None
 
         def settle(_: Deferred[Any]) -> None:
-            self._owed.discard(caller)
+            self._owed.pop(caller, None)
             if answer.error is None:
                 caller.resolve(answer.get())
             elif letter.reply_to is not None:

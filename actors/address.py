@@ -33,7 +33,7 @@ class Incarnation:
         self.urn = urn
         self.mailbox = mailbox
         self.ended = Deferred[Terminated]()
-        self._watchers: set[Mailbox] = set()
+        self._watchers: dict[Mailbox, None] = {}
         self._lock = threading.Lock()
 
     def watch(self, watcher: Mailbox) -> None:
@@ -42,7 +42,7 @@ class Incarnation:
             if watcher in self._watchers:
                 return
             if not self.ended.done:
-                self._watchers.add(watcher)
+                self._watchers[watcher] = None
                 return
         watcher.put_system(self.ended.get())
 
@@ -51,7 +51,7 @@ class Incarnation:
         notice = Terminated(self.mailbox.owner, self.urn, cause)
         with self._lock:
             self.ended.resolve(notice)
-            watchers, self._watchers = self._watchers, set()
+            watchers, self._watchers = self._watchers, {}
         for watcher in watchers:
             watcher.put_system(notice)
 
@@ -93,7 +93,7 @@ class Address:
         """
         answer = self.ask_future(message)
         if not answer.wait(timeout):
-            raise TimeoutError(f"{self.name} did not answer {type(message).__name__} within {timeout:g} s")
+            raise no_answer(self.name, message, timeout)
         return answer.get()
 
     def ask_future(self, message: Any) -> Deferred[Any]:
@@ -114,6 +114,11 @@ class Address:
         """Point to a new incarnation. For the one who starts it."""
         self._life = life
         self._mailbox = life.mailbox
+
+
+def no_answer(name: str, message: Any, timeout: float) -> TimeoutError:
+    """The error of an ask that was not answered in time."""
+    return TimeoutError(f"{name} did not answer {type(message).__name__} within {timeout:g} s")
 
 
 def _unborn(name: str) -> Incarnation:

@@ -80,7 +80,7 @@ class Gateway:
         self._away: dict[str, str] = {}
         self._drained: set[str] = set()
         self._held: dict[str, ev.TaskFinished] = {}
-        self._waiters: set[Callable[[], None]] = set()
+        self._waiters: dict[Callable[[], None], None] = {}
         self._past_complete = False
 
     async def open(self) -> None:
@@ -200,17 +200,17 @@ class Gateway:
             if value and not future.done():
                 future.set_result(value)
 
-        self._waiters.add(look)
+        self._waiters[look] = None
         try:
             return await asyncio.wait_for(future, timeout)
         finally:
-            self._waiters.discard(look)
+            self._waiters.pop(look, None)
 
     @asynccontextmanager
     async def tail(self) -> AsyncGenerator[Callable[[int], Any]]:
         """A function to await: it returns once the log has an event after the seq that it is given."""
         changed = asyncio.Event()
-        self._waiters.add(changed.set)
+        self._waiters[changed.set] = None
 
         async def more(after: int) -> None:
             while self.state.seq <= after:
@@ -221,7 +221,7 @@ class Gateway:
         try:
             yield more
         finally:
-            self._waiters.discard(changed.set)
+            self._waiters.pop(changed.set, None)
 
     # What arrives
 
@@ -274,9 +274,9 @@ class Gateway:
                 del self._early[next(iter(self._early))]
 
     def _learn(self, committed: Sequence[Committed]) -> None:
-        """Fold, and tell the generations."""
-        fold(self.state, committed)
+        """Fold, and tell the generations: one by one, for the next decision may end what this one names."""
         for decision in committed:
+            fold(self.state, [decision])
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskCreated):

@@ -87,13 +87,8 @@ class Masterless(NamedTuple):
 Role = Lead | Follow | Masterless
 
 
-class Branch(NamedTuple):
-    """What of this node's log lost against a longer one and was moved into a rejected branch."""
-
-    fork: int
-    winner: str
-    reason: str
-    rejected: list[Committed]
+class Rewound(NamedTuple):
+    """Something of this node's log lost against a longer one: it is in the newest of the rejected branches."""
 
 
 class Standing(NamedTuple):
@@ -104,9 +99,9 @@ class Standing(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """Ask for the `Standing`; ``listener`` is called with every new role and every branch that is lost."""
+    """Ask for the `Standing`; ``listener`` is called with every new role and after every rewind."""
 
-    listener: Callable[[Role | Branch], None]
+    listener: Callable[[Role | Rewound], None]
 
 
 class Attach(NamedTuple):
@@ -154,8 +149,7 @@ class Journal(Actor):
         self._timing = timing
         self._waiting: list[Append] = []
         self._role: Role = Masterless()
-        self._listener: Callable[[Role | Branch], None] | None = None
-        self._untold: list[Branch] = []
+        self._listener: Callable[[Role | Rewound], None] | None = None
         self._send: Callable[[str, bytes], bool] | None = None
         self._newcomer: Newcomer | None = None
         self._timer: Timer | None = None
@@ -164,7 +158,7 @@ class Journal(Actor):
     def started(self) -> None:
         """Open the log, making it where there is none. Raises `events.errors.LogError`."""
         self._log = open_log(self._paths)
-        self._ordered = OrderedLog(self._paths.log, self._paths.driver)
+        self._ordered = OrderedLog(self._log, self._paths.driver)
         promised = _read_promise(self._promise_path)
         self._core = Core(self._me, promised, self._ordered, self.clock.monotonic(), self._timing)
         self._order(io.Tick())
@@ -199,7 +193,6 @@ class Journal(Actor):
                 return self._log.head
             case Listen():
                 self._listener = message.listener
-                self._tell_branches()
                 return Standing(self._role, frozenset(self._peers))
             case FromPeer():
                 self._order(io.Received(message.node_id, msg.decode(message.payload)))
@@ -254,12 +247,14 @@ class Journal(Actor):
     # What the cluster agrees on
 
     def _order(self, event: io.Input) -> None:
-        """Tell the core, do what follows, and set the clock for its next look."""
+        """Tell the core, do what follows, and see that it looks at the clock in time, or earlier."""
         for effect in self._core.handle(self.clock.monotonic(), event):
             self._carry_out(effect)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.after(max(0.0, self._core.next_deadline() - self.clock.monotonic()), _Tick())
+        deadline = self._core.next_deadline()
+        if self._timer is None or self._timer.due > deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.after(max(0.0, deadline - self.clock.monotonic()), _Tick())
 
     def _carry_out(self, effect: io.Effect) -> None:
         match effect:
@@ -295,7 +290,7 @@ class Journal(Actor):
             self._listener(role)
 
     def _rewind(self, effect: io.Rewind) -> None:
-        """Give up what lost; it stays readable in its branch, and is told."""
+        """Give up what lost; it stays readable in its branch, which the master tells of."""
         epoch = effect.winner
         winner = f"{epoch.n}/{epoch.node_id}/{epoch.incarnation}"
         try:
@@ -306,16 +301,8 @@ class Journal(Actor):
             mark_unusable(self._paths.log, str(error))
             raise JournalFailed(f"The node starts with an empty log. {error}") from error
         self._feed.rewound(effect.fork, rewound.appended)
-        if rewound.rejected:
-            self._untold.append(Branch(effect.fork, winner, effect.reason, rewound.rejected))
-            self._tell_branches()
-
-    def _tell_branches(self) -> None:
-        """A log may go back before there is anybody to tell."""
-        if self._listener is not None:
-            for branch in self._untold:
-                self._listener(branch)
-            self._untold.clear()
+        if rewound.rejected and self._listener is not None:
+            self._listener(Rewound())
 
     # A long log's new node
 

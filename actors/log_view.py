@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from actors.ordering.epochs import NO_EPOCH, Epoch, Run
 from actors.ordering.followers import MAX_BYTES
 from events import ends
 from events.drivers import Driver
+from events.log import EventLog
 from events.reader import LogReader
 
 
 class OrderedLog:
-    """Implements `actors.ordering.interface.LogView`; an entry is a decision with its events."""
+    """Implements `actors.ordering.interface.LogView`; an entry is a decision with its events.
 
-    def __init__(self, path: Path, driver: Driver) -> None:
-        self._reader = LogReader.open(path, driver=driver)
+    The ends of the log are asked for at every beat, so they are read anew only where ``log`` was written.
+    """
+
+    def __init__(self, log: EventLog, driver: Driver) -> None:
+        self._log = log
+        self._reader = LogReader.open(log.path, driver=driver)
+        self._writes = -1
+        self._last = NO_EPOCH, 0
+        self._begins = 0
         self._runs: list[Run] = []
 
     def close(self) -> None:
@@ -24,25 +30,39 @@ class OrderedLog:
 
     def last(self) -> tuple[Epoch, int]:
         """Epoch and id of the newest decision."""
-        epoch, index = self._reader.last()
-        return (Epoch(*epoch) if epoch is not None else NO_EPOCH), index
+        self._refresh()
+        return self._last
 
     def runs(self) -> list[Run]:
-        """The run map. It is read anew only where another run is the newest."""
-        newest = self._reader.newest_run()
-        if newest is None:
-            return []
-        run = _run(newest)
-        if self._runs and self._runs[-1][:2] == run[:2]:
-            self._runs[-1] = run
-        else:
-            self._runs = [_run(each) for each in self._reader.runs()]
+        """The run map."""
+        self._refresh()
         return list(self._runs)
 
     def begins(self) -> int:
         """The decision that the log begins after while its past is still to come, else 0."""
+        self._refresh()
+        return self._begins
+
+    def _refresh(self) -> None:
+        writes = self._log.writes
+        if writes == self._writes:
+            return
         base = self._reader.base()
-        return base.decision_id if base is not None else 0
+        self._begins = base.decision_id if base is not None else 0
+        self._refresh_runs()
+        epoch = self._runs[-1].epoch if self._runs else NO_EPOCH
+        self._last = epoch, self._reader.last_decision()
+        self._writes = writes
+
+    def _refresh_runs(self) -> None:
+        """All of them are read only where another run is the newest."""
+        newest = self._reader.newest_run()
+        if newest is None:
+            self._runs = []
+        elif self._runs and self._runs[-1][:2] == (Epoch(*newest[:3]), newest.first):
+            self._runs[-1] = _run(newest)
+        else:
+            self._runs = [_run(each) for each in self._reader.runs()]
 
     def entries(self, after: int, limit: int) -> list[bytes]:
         """The decisions after one, as other nodes append them."""

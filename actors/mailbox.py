@@ -46,6 +46,8 @@ class Mailbox:
         self._lock = threading.Lock()
         self._wake = threading.Lock()
         self._wake.acquire()
+        self.rouse: Callable[[], object] = self._wake.release
+        """Called where the reader sleeps and there is something to read; must not block."""
         self._reader_sleeps = False
         self._closed = False
 
@@ -89,6 +91,15 @@ class Mailbox:
             except IndexError:
                 self._sleep()
 
+    def poll(self) -> Letter | None:
+        """The next letter, or None: then `rouse` will say when there is one. For the one reader."""
+        with self._lock:
+            lane = self._system or self._user
+            if lane:
+                return lane.popleft()
+            self._reader_sleeps = True
+            return None
+
     def empty(self) -> bool:
         """True where `get` would wait."""
         return not self._system and not self._user
@@ -110,7 +121,7 @@ class Mailbox:
 
     def _wake_reader(self) -> None:
         self._reader_sleeps = False
-        self._wake.release()
+        self.rouse()
 
     def _bounce(self, letters: list[Letter]) -> None:
         tells = [letter.message for letter in letters if letter.reply_to is None]

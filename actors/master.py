@@ -12,7 +12,6 @@ journal and the master both restart from the log.
 from __future__ import annotations
 
 import logging
-import secrets
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from actors.handed_over import HandedOver, Waiting
 from actors.idempotency import check_same, first_answer
 from actors.journal import (
     Append,
-    Branch,
     Flush,
     Follow,
     Lead,
@@ -33,6 +31,7 @@ from actors.journal import (
     Masterless,
     PeerDown,
     PeerUp,
+    Rewound,
     Role,
     Standing,
 )
@@ -45,7 +44,7 @@ from events.base import Command, Event, Report
 from events.commands import Facts
 from events.errors import DraftRefused
 from events.feed import CommitFeed
-from events.ids import fresh
+from events.ids import fresh, fresh_seed
 from events.record import Committed, Draft
 from events.to_rows import EncodedDraft
 from events.values import Cause, Policy
@@ -140,7 +139,7 @@ class Master(Actor):
             self.mailbox.put_system,
             lambda _: None,  # a master that follows has no state that could be void
         )
-        standing: Standing = self._journal.ask(Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
+        standing: Standing = self.ask(self._journal, Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
         self._peers = set(standing.peers)
         self._take_role(standing.role)
 
@@ -156,8 +155,8 @@ class Master(Actor):
                 return self._answer(message)
             case Lead() | Follow() | Masterless():
                 self._take_role(message)
-            case Branch():
-                self._report_branch(message)
+            case Rewound():
+                self._report_branches()
             case PeerUp():
                 self._peers.add(message.node_id)
             case PeerDown():
@@ -187,10 +186,11 @@ class Master(Actor):
             self._leader = role.leader if isinstance(role, Follow) else ""
         for waiting in self._waiting.begin_anew():
             self._pass_on(waiting)
+        self._report_branches()
 
     def _lead(self, epoch: int) -> None:
         """Rebuild the state from the log and take office, once in this term."""
-        self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+        self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         self._leader = ""
         self._state = load_state(self._reader, self._paths.snapshots)
         if self._state.epoch < epoch:
@@ -243,7 +243,7 @@ class Master(Actor):
 
     def _decide(self, state: ClusterState, command: Command, *, epoch: int) -> Deferred[Committed] | None:
         """Decide and send to the journal. The state is moved on at once, see the module's docstring."""
-        facts = Facts(now=self.clock.now(), seed=secrets.token_hex(12), epoch=epoch, node_id=self._node_id)
+        facts = Facts(now=self.clock.now(), seed=fresh_seed(), epoch=epoch, node_id=self._node_id)
         rejection: Cause | None = None
         events: list[Event] = []
         try:
@@ -272,7 +272,7 @@ class Master(Actor):
         )
         encoded = _encoded(draft)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._journal.ask(Flush(), FLUSH_TIMEOUT_S)
+            self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
         self._newest = reply
         self._in_flight[command.command_id] = _Pending(command, reply)
@@ -330,17 +330,27 @@ class Master(Actor):
         if self._waiting:
             self.after(RESEND_S, _Resend())
 
-    def _report_branch(self, branch: Branch) -> None:
-        """What this node's side decided and lost is told to the whole cluster, by the winner's log."""
-        report = cmd.ReportBranch(
-            command_id=fresh("report"),
-            origin=self._node_id,
-            fork=branch.fork,
-            winner=branch.winner,
-            reason=branch.reason,
-            command_ids=[decision.command_id for decision in branch.rejected],
-        )
-        self._hand_over(report)
+    def _report_branches(self) -> None:
+        """What this node's side decided and lost is told to the whole cluster, by the winner's log.
+
+        Told it is once the log has the report. A log that had it may lose in its turn, and a node may die
+        before it has told, so this is looked at with each new leader.
+        """
+        if self._state is None and not self._leader:
+            return
+        for branch in self._reader.branches():
+            report_id = f"branch-{self._node_id}-{branch.branch}-{branch.winner}"
+            if self._reader.decision_of(report_id) is None:
+                self._hand_over(
+                    cmd.ReportBranch(
+                        command_id=report_id,
+                        origin=self._node_id,
+                        fork=branch.fork,
+                        winner=branch.winner,
+                        reason=branch.reason,
+                        command_ids=self._reader.rejected_commands(branch.branch),
+                    )
+                )
 
     # Reconciliation
 

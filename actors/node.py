@@ -15,6 +15,7 @@ import logging
 import resource
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from actors import on_nats
@@ -23,7 +24,6 @@ from actors.address import Address
 from actors.archive import Archive
 from actors.backfill import Backfiller
 from actors.balancers import Balancers
-from actors.clock import SYSTEM_CLOCK
 from actors.downloader import Downloader
 from actors.gateway import Gateway
 from actors.journal import ALONE, Journal
@@ -31,6 +31,7 @@ from actors.master import Master
 from actors.membership import as_peer, mesh_settings
 from actors.net.interfaces import interfaces
 from actors.net.mesh import Mesh
+from actors.net.transport import Transport
 from actors.ordering.interface import Member, Timing
 from actors.projector import Projector
 from actors.replica import Paths
@@ -61,9 +62,12 @@ ServerFactory = Callable[[Gateway], Actor]
 class Node:
     """One node, in this process. `start`, then `wait` until something stops it, or `stop` it."""
 
-    def __init__(self, settings: Settings, server: ServerFactory | None = None) -> None:
+    def __init__(
+        self, settings: Settings, server: ServerFactory | None = None, system: ActorSystem | None = None
+    ) -> None:
         self.settings = settings
         self._server = server
+        self._system = replace(system or ActorSystem(), observer=self._observe)
         self._stopped = threading.Event()
         self.incarnation = ""
         self._reporter: Reporter | None = None
@@ -81,6 +85,7 @@ class Node:
         home.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id(home)
         self._launch(driver_named(self.settings.log_driver))
+        self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the node has ended. False where ``timeout`` seconds were not enough."""
@@ -88,20 +93,22 @@ class Node:
 
     def stop(self, reason: str) -> None:
         """Say goodbye in the log, stop everything in reverse order, close the log."""
-        goodbye = cmd.ReportNodeStopping(
+        try:
+            self._master.ask(self._goodbye(reason), STOP_TIMEOUT_S)
+        except Exception as error:  # the end must not depend on the state of the master
+            logger.warning("The log has no goodbye of this node: %s", error)
+        self._root.stop()
+        self._root.actor_stopped.wait(STOP_TIMEOUT_S)
+        self._stopped.set()
+
+    def _goodbye(self, reason: str) -> cmd.ReportNodeStopping:
+        return cmd.ReportNodeStopping(
             command_id=fresh("report"),
             origin=self.node_id,
             incarnation=self.incarnation,
             reason=reason,
             policy=self.settings.policy,
         )
-        try:
-            self._master.ask(goodbye, STOP_TIMEOUT_S)
-        except Exception as error:  # the end must not depend on the state of the master
-            logger.warning("The log has no goodbye of this node: %s", error)
-        self._root.stop()
-        self._root.actor_stopped.wait(STOP_TIMEOUT_S)
-        self._stopped.set()
 
     @property
     def projector(self) -> Address:
@@ -109,7 +116,6 @@ class Node:
         return self._projector
 
     def _launch(self, driver: Driver) -> None:
-        system = ActorSystem(observer=self._observe)
         paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
         feed = CommitFeed(paths.log, driver=driver)
         journal = ChildSpec(
@@ -126,18 +132,19 @@ class Node:
         )
         self._root = Supervisor([journal, core], strategy="rest_for_one")
         address = Address("node")
-        self._root.launch(address, system)
-        self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
-        address.incarnation.ended.add_done_callback(lambda _: self._stopped.set())
+        self._root.launch(address, self._system)
+        address.incarnation.ended.add_done_callback(lambda _: self._ended())
+
+    def _ended(self) -> None:
+        self._stopped.set()
 
     def _journal(self, paths: Paths, feed: CommitFeed) -> Journal:
         """With a new journal everything starts anew: the node counts as another incarnation of itself."""
         self.incarnation = fresh("start")
-        me = Member(self.node_id, self.incarnation, seniority=-SYSTEM_CLOCK.now())
+        me = Member(self.node_id, self.incarnation, seniority=-self._system.clock.now())
         if self.settings.cluster_nats:
             return on_nats.journal(me, paths, feed, self.settings)
-        timing = Timing() if self.settings.cluster else ALONE
-        return Journal(me, paths, feed, timing)
+        return Journal(me, paths, feed, self._timing() if self.settings.cluster else ALONE)
 
     def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
         """The actors that can be restarted one by one, in the order of their start."""
@@ -156,11 +163,11 @@ class Node:
         )
         if self._reporter is not None:
             self._reporter.close()
-        reporter = Reporter(master.address, SYSTEM_CLOCK)
+        reporter = Reporter(master.address, self._system.clock)
         self._master, self._reporter = master.address, reporter
         projector = ChildSpec("projector", lambda: Projector(paths, settings.projections_path, feed))
         self._projector = projector.address
-        downloader = ChildSpec("downloader", lambda: Downloader(self.node_id, settings, paths, reporter))
+        downloader = ChildSpec("downloader", lambda: self._downloader(paths, reporter))
         runners = ChildSpec("runners", Supervisor, shutdown=30)
         worker = ChildSpec(
             "worker",
@@ -192,7 +199,7 @@ class Node:
             lambda: Supervisor([controllers, balancers], strategy="one_for_all"),
             shutdown=10,
         )
-        telemetry = ChildSpec("telemetry", lambda: Telemetry(self._identity(), settings, reporter))
+        telemetry = ChildSpec("telemetry", lambda: self._telemetry(reporter))
         children = [master, projector, downloader, work, balancing, telemetry]
         if settings.cluster:
             children[1:1] = [archive, router, backfiller]
@@ -205,10 +212,23 @@ class Node:
     def _router(
         self, journal: Address, master: Address, archive: Address, hub: TokenHub, reporter: Reporter
     ) -> Router:
+        me = as_peer(self.settings, self.node_id)
+        return Router(me, self._transport(), journal, master, archive, hub, reporter)
+
+    # What a simulation sets otherwise or has stand-ins for
+
+    def _timing(self) -> Timing:
+        return Timing()
+
+    def _transport(self) -> Transport:
         settings = self.settings
-        transport = on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh_settings(settings))
-        me = as_peer(settings, self.node_id)
-        return Router(me, transport, journal, master, archive, hub, reporter)
+        return on_nats.transport(settings) if settings.cluster_nats else Mesh(mesh_settings(settings))
+
+    def _downloader(self, paths: Paths, reporter: Reporter) -> Actor:
+        return Downloader(self.node_id, self.settings, paths, reporter)
+
+    def _telemetry(self, reporter: Reporter) -> Actor:
+        return Telemetry(self._identity(), self.settings, reporter)
 
     def _identity(self) -> Identity:
         peer = as_peer(self.settings, self.node_id)

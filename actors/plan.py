@@ -204,11 +204,14 @@ def plan(state: ClusterState, view: LocalView) -> list[Step]:
 
 
 def next_deadline(state: ClusterState, view: LocalView) -> float | None:
-    """When `plan` must run again though nothing changed: the next retry of a download, in Unix seconds."""
+    """When `plan` must run again though nothing changed: the next retry of a download, in Unix seconds.
+
+    One that was due and was not made is wanted by nobody here; it is made as soon as the state says otherwise.
+    """
     due = [
         download.retry_at
         for (node_id, _), download in state.downloads.items()
-        if node_id == view.node_id and download.status == "failed" and download.retry_at
+        if node_id == view.node_id and download.status == "failed" and download.retry_at > view.now
     ]
     return min(due, default=None)
 

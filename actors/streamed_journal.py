@@ -62,7 +62,7 @@ class StreamedJournal(Journal):
         self._leased = Leased(self._me, self._ordered, common)
 
     def _view(self) -> OrderedLog:
-        return OrderedLog(self._paths.log, self._paths.driver)
+        return OrderedLog(self._log, self._paths.driver)
 
     def stopping(self) -> None:
         """Give back the lease. Whether what was published got into the log is for others to say."""

@@ -163,7 +163,7 @@ class Supervisor(Actor):
         if actor is None:
             return
         actor.stop()
-        if not actor.actor_stopped.wait(child.spec.shutdown):
+        if not actor.wait_stopped(child.spec.shutdown):
             actor.mailbox.close()
             child.error = f"did not stop within {child.spec.shutdown:g} s"
             self._report(child, "abandoned")

@@ -1,4 +1,4 @@
-"""What all actors of a process share: the clock, chance, and the observer of what goes wrong."""
+"""What all actors of a process share: who runs them, the clock, chance, the observer of what goes wrong."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from random import Random
 from typing import Literal
 
 from actors.clock import SYSTEM_CLOCK, Clock
+from actors.dispatch import OWN_THREADS, Dispatcher
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class ActorSystem:
     clock: Clock = SYSTEM_CLOCK
     random: Random = field(default_factory=Random)
     observer: Observer = log_incident
+    dispatcher: Dispatcher = OWN_THREADS
     _inside: threading.local = field(default_factory=threading.local, repr=False)
 
     def report(self, incident: ActorIncident) -> None:

@@ -145,7 +145,7 @@ class Worker(Actor):
         """Start from the log as it is now; what this node has and the log does not know is said again."""
         with self._paths.reader() as reader:
             self._state = load_state(reader, self._paths.snapshots)
-        for task_id in self._view.dispatched.keys() - self._state.tasks.keys():
+        for task_id in [each for each in self._view.dispatched if each not in self._state.tasks]:
             self._drop(task_id)
         self._telemetry.tell(SayAgain())
         self._downloader.tell(SayAgain())

@@ -11,6 +11,11 @@ def fresh(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(8)}"
 
 
+def fresh_seed() -> str:
+    """A new random seed for a decision's ids."""
+    return secrets.token_hex(12)
+
+
 def drawn(kind: str, seed: str, *position: int) -> str:
     """The id at ``position`` in the sequence that ``seed`` starts, such as ``task-1f0c...``."""
     return f"{kind}-{_digest(kind, seed, position).hex()[:16]}"

@@ -52,6 +52,8 @@ class EventLog:
         self._synchronous = ""
         self._failed = False
         self._tail = newest(connection, path)
+        self.writes = 0
+        """Transactions since the log was opened: while it is the same, so is what the log has."""
 
     @classmethod
     def open(cls, path: Path, *, driver: Driver = STDLIB) -> EventLog:
@@ -252,6 +254,7 @@ class EventLog:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
             self._connection.execute("COMMIT")
+            self.writes += 1
         except BaseException as error:
             self._failed = True
             self._roll_back()

@@ -235,6 +235,11 @@ class LogReader:
         """What was rejected when the log was rewound, oldest first."""
         return branches(self._connection)
 
+    def rejected_commands(self, branch: int) -> list[str]:
+        """The ids of the commands whose decisions are in a branch, in their order."""
+        sql = "SELECT command_id FROM rejected_decisions WHERE branch = ? ORDER BY decision_id"
+        return [row[0] for row in self._connection.execute(sql, (branch,)).fetchall()]
+
     def rewinds(self) -> int:
         """How often the log was rewound. What was read before a rewind may be void after it."""
         return rewinds(self._connection)

@@ -28,7 +28,7 @@ class MemoryHub:
     """The network between the nodes of a test.
 
     ``delay_s`` is the time a frame is under way; ``dead_s`` passes until a silent cut is noticed. What is
-    under way at a break is lost.
+    under way at a break is lost. A simulation overrides `stuck` and `arrivals` with worse links.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class MemoryHub:
         self.dead_s = dead_s
         self.limits = (queue_messages, queue_bytes)
         self._nodes: dict[str, MemoryTransport] = {}
-        self._lives: dict[frozenset[str], _Life] = {}
+        self.lives: dict[frozenset[str], Life] = {}
+        """The links that are up, by pair of nodes."""
         self._cut: dict[frozenset[str], object] = {}  # with what tells this cut from an earlier one
         self._stalled: set[str] = set()
 
@@ -53,7 +54,7 @@ class MemoryHub:
         """Let nothing through between two nodes, silently: both notice after ``dead_s``."""
         pair = frozenset((one, other))
         mark = self._cut[pair] = object()
-        life = self._lives.get(pair)
+        life = self.lives.get(pair)
         if life is not None:
             why = f"nothing was heard from it for {self.dead_s:.1f} s"
             self.clock.call_later(self.dead_s, lambda: self._cut.get(pair) is mark and life.end(why))
@@ -62,14 +63,14 @@ class MemoryHub:
         """Undo `cut`. A cut that was too short to be noticed only delays what was sent meanwhile."""
         pair = frozenset((one, other))
         self._cut.pop(pair, None)
-        life = self._lives.get(pair)
+        life = self.lives.get(pair)
         if life is not None:
             life.flush()
         self._try_later(pair, 0.0)
 
     def break_link(self, one: str, other: str) -> None:
         """Break the links of two nodes, as a reset does: both notice at once and come back."""
-        life = self._lives.get(frozenset((one, other)))
+        life = self.lives.get(frozenset((one, other)))
         if life is not None:
             self.clock.call_later(0.0, lambda: life.end("the connection broke"))
 
@@ -80,7 +81,7 @@ class MemoryHub:
     def release(self, node_id: str) -> None:
         """Undo `stall`."""
         self._stalled.discard(node_id)
-        for pair, life in list(self._lives.items()):
+        for pair, life in list(self.lives.items()):
             if node_id in pair:
                 life.flush()
         self._meet(node_id)
@@ -88,6 +89,11 @@ class MemoryHub:
     def stuck(self, one: str, other: str) -> bool:
         """Whether nothing goes from ``one`` to ``other`` now."""
         return frozenset((one, other)) in self._cut or other in self._stalled
+
+    def arrivals(self, lane: Lane) -> list[float]:
+        """When a frame that is sent now arrives; no time: it is lost, several: it is doubled."""
+        lane.free_at = max(lane.free_at, self.clock.monotonic() + self.delay_s)
+        return [lane.free_at]
 
     def enter(self, node: MemoryTransport) -> None:
         """A node starts."""
@@ -97,13 +103,13 @@ class MemoryHub:
     def leave(self, node: MemoryTransport) -> None:
         """A node stops; its peers are told at once."""
         self._nodes.pop(node.me.node_id, None)
-        for pair, life in list(self._lives.items()):
+        for pair, life in list(self.lives.items()):
             if node.me.node_id in pair:
                 self.clock.call_later(0.0, partial(life.farewell, "it left the cluster"))
 
     def parted(self, pair: frozenset[str]) -> None:
         """The links of two nodes are gone; they try again."""
-        self._lives.pop(pair, None)
+        self.lives.pop(pair, None)
         self._try_later(pair, REJOIN_S)
 
     def _meet(self, node_id: str) -> None:
@@ -115,10 +121,10 @@ class MemoryHub:
         self.clock.call_later(delay, lambda: self._try(pair))
 
     def _try(self, pair: frozenset[str]) -> None:
-        if pair in self._lives or pair in self._cut or self._stalled & pair or not pair <= self._nodes.keys():
+        if pair in self.lives or pair in self._cut or self._stalled & pair or not pair <= self._nodes.keys():
             return
         one, other = sorted(pair)
-        life = self._lives[pair] = _Life(self, self._nodes[one], self._nodes[other])
+        life = self.lives[pair] = Life(self, self._nodes[one], self._nodes[other])
         life.begin()
 
 
@@ -137,6 +143,11 @@ class MemoryTransport(OnSessions):
         """The node itself, once started."""
         assert self._me is not None
         return self._me
+
+    @property
+    def running(self) -> bool:
+        """True from `start` to `stop`."""
+        return self._running
 
     def start(self, me: Peer, handlers: Handlers) -> None:
         """Enter the hub."""
@@ -165,15 +176,16 @@ class MemoryTransport(OnSessions):
                 logger.exception("A handler of node %s failed", self.me.node_id)
 
 
-class _Lane:
+class Lane:
     """One link in one direction: an outbox at one end, an assembler at the other."""
 
-    def __init__(self, life: _Life, sender: MemoryTransport, receiver: MemoryTransport) -> None:
+    def __init__(self, life: Life, sender: MemoryTransport, receiver: MemoryTransport) -> None:
         self._life = life
         self._sender = sender
         self._receiver = receiver
         self._assembler = Assembler()
-        self._free_at = 0.0  # when the last frame arrives: none overtakes it
+        self.free_at = 0.0
+        """When the last frame arrives: none overtakes it."""
         self.outbox = Outbox(self._wake, *life.hub.limits)
 
     def flush(self) -> None:
@@ -186,8 +198,8 @@ class _Lane:
             if ready is None:
                 return
             now = hub.clock.monotonic()
-            self._free_at = max(self._free_at, now + hub.delay_s)
-            hub.clock.call_later(self._free_at - now, partial(self._arrive, ready))
+            for at in hub.arrivals(self):
+                hub.clock.call_later(at - now, partial(self._arrive, ready))
 
     def _wake(self) -> None:
         self._life.hub.clock.call_later(0.0, self.flush)
@@ -197,15 +209,15 @@ class _Lane:
         self._receiver.within(lambda: session.feed(self._assembler, ready[0], ready[1:]))
 
 
-class _Life:
+class Life:
     """The links of two nodes, from their coming up to their breaking."""
 
     def __init__(self, hub: MemoryHub, one: MemoryTransport, other: MemoryTransport) -> None:
         self.hub = hub
         self._ends = ((one, other), (other, one))
-        self._control = [_Lane(self, *end) for end in self._ends]
-        self._stream = [_Lane(self, *end) for end in self._ends]
-        self._ended = False
+        self._control = [Lane(self, *end) for end in self._ends]
+        self._stream = [Lane(self, *end) for end in self._ends]
+        self._open = {one.me.node_id, other.me.node_id}
         self._sessions = {
             near.me.node_id: Session(far.me, near.handlers, hub.clock, control.outbox, stream.outbox)
             for (near, far), control, stream in zip(self._ends, self._control, self._stream, strict=True)
@@ -224,19 +236,25 @@ class _Life:
 
     def end(self, why: str) -> None:
         """Tell both that the other is down. Once."""
-        if self._ended:
+        for node_id in self._sessions:
+            self.close(node_id, why)
+
+    def close(self, node_id: str, why: str) -> None:
+        """Tell one of them that the other is down. Once; the links are gone when both were told."""
+        if node_id not in self._open:
             return
-        self._ended = True
+        self._open.discard(node_id)
         for near, far in self._ends:
-            self.session_at(near).end()
-            near.sessions.pop(far.me.node_id, None)
-            near.within(partial(near.handlers.peer_down, far.me.node_id, why))
-        self.hub.parted(frozenset(self._sessions))
+            if near.me.node_id == node_id:
+                self.session_at(near).end()
+                near.sessions.pop(far.me.node_id, None)
+                near.within(partial(near.handlers.peer_down, far.me.node_id, why))
+        if not self._open:
+            self.hub.parted(frozenset(self._sessions))
 
     def farewell(self, why: str) -> None:
         """End once what was sent has arrived."""
-        for lane in (*self._control, *self._stream):
-            lane.flush()
+        self.flush_now()
         self.hub.clock.call_later(self.hub.delay_s, partial(self.end, why))
 
     def flush(self) -> None:
@@ -244,16 +262,21 @@ class _Life:
         for lane in (*self._control, *self._stream):
             self.hub.clock.call_later(0.0, lane.flush)
 
-    def overflowed(self, lane: _Lane) -> None:
+    def flush_now(self) -> None:
+        """Send what is queued, as far as anything gets through."""
+        for lane in (*self._control, *self._stream):
+            lane.flush()
+
+    def overflowed(self, lane: Lane) -> None:
         """One took its messages too slowly: the link is closed, the other link only where it was control."""
         why = "it took its messages too slowly and the queue to it overflowed"
         if lane in self._control:
             self.end(why)
-        elif lane in self._stream and not self._ended:
+        elif lane in self._stream and len(self._open) == len(self._ends):
             self._lose_stream(why)
 
     def _lose_stream(self, why: str) -> None:
-        self._stream, lost_lanes = [_Lane(self, *end) for end in self._ends], self._stream
+        self._stream, lost_lanes = [Lane(self, *end) for end in self._ends], self._stream
         for (near, far), old, new in zip(self._ends, lost_lanes, self._stream, strict=True):
             old.outbox.close()
             self.session_at(near).stream = new.outbox

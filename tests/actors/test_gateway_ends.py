@@ -31,7 +31,7 @@ from events.drivers import STDLIB
 from events.feed import CommitFeed
 from events.log import EventLog
 from events.record import Committed, Draft
-from events.values import ModelSource, PlacementSettings
+from events.values import Cause, ModelSource, PlacementSettings
 from projections.evolve import apply
 from projections.state import ClusterState
 
@@ -49,6 +49,8 @@ class Clerk(Actor):
         self._feed = feed
         self.state = ClusterState()
         self.taken: list[Command] = []
+        self.batch: list[Committed] | None = None
+        """What is committed and not yet published, where that comes in one batch."""
 
     def receive(self, message: Command) -> Committed | None:
         self.taken.append(message)
@@ -61,7 +63,10 @@ class Clerk(Actor):
         (committed,) = self._log.append([draft])
         for recorded in committed.events:
             apply(self.state, recorded.seq, recorded.epoch, recorded.at, recorded.event)
-        self._feed.publish([committed])
+        if self.batch is not None:
+            self.batch.append(committed)
+        else:
+            self._feed.publish([committed])
         return committed
 
 
@@ -141,10 +146,33 @@ class Stage:
         """The end is in the log."""
         self.do(cmd.ReportTask, origin=AWAY, task_id=generation.task_ids[0], outcome=FINISHED)
 
+    def lost_at_once(self, *command_ids: str) -> None:
+        """The node of the runner is lost before anybody has heard of the tasks: all comes in one batch."""
+        self.clerk.batch = []
+        for command_id in command_ids:
+            self.master.ask(create_tasks(command_id), 20)
+        cause = Cause(code="node_lost", message="It is gone.")
+        fields = {"node_id": AWAY, "incarnation": "run-1", "cause": cause, "policy": POLICY}
+        self.do(cmd.ReportNodeLost, origin=HERE, **fields)
+        self.feed.publish(self.clerk.batch)
+
     def close(self) -> None:
         self.clerk.stop()
         self.master.join(10)
         self.log.close()
+
+
+def create_tasks(command_id: str) -> Command:
+    return cmd.CreateTasks(
+        command_id=command_id,
+        request_id=f"request-{command_id}",
+        model_id=SMALL.model_id,
+        instance_id="",
+        kind="chat",
+        count=1,
+        sampling=SAMPLING,
+        api_node=HERE,
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -292,5 +320,16 @@ def test_a_request_of_a_side_that_gave_way_ends_and_says_so(play: Callable[[Scri
         assert isinstance(end, ev.TaskFailed)
         assert end.cause.code == "superseded"
         assert stage.gateway.state.tasks == {}
+
+    play(script)
+
+
+def test_a_task_whose_runner_is_lost_in_the_same_batch_ends(play: Callable[[Script], None]) -> None:
+    async def script(stage: Stage) -> None:
+        generation = Generation("request-ask", stage.gateway.cancel)
+        stage.gateway._requests["request-ask"] = generation
+        await asyncio.to_thread(stage.lost_at_once, "ask")
+        assert isinstance((await items(generation))[-1], ev.TaskFailed)
+        assert not stage.gateway.broken.done()
 
     play(script)

@@ -24,7 +24,7 @@ def agree(view: OrderedLog, reader: LogReader) -> int:
 def test_it_follows_appends_and_rewinds(tmp_path: Path) -> None:
     drafts = History(5, epochs=EPOCHS).take(200)
     log = EventLog.open(tmp_path / "log.db")
-    view, reader = OrderedLog(log.path, STDLIB), LogReader.open(log.path)
+    view, reader = OrderedLog(log, STDLIB), LogReader.open(log.path)
     assert agree(view, reader) == 0
     for draft in drafts:
         log.append([draft])
@@ -46,7 +46,7 @@ def test_it_begins_with_the_runs_of_a_base(tmp_path: Path) -> None:
     other = EventLog.open(tmp_path / "other.db")
     other.append(History(5, epochs=EPOCHS).take(100))
     log = EventLog.open(tmp_path / "log.db")
-    view, reader = OrderedLog(log.path, STDLIB), LogReader.open(log.path)
+    view, reader = OrderedLog(log, STDLIB), LogReader.open(log.path)
     assert agree(view, reader) == 0
     with LogReader.open(other.path) as theirs:
         log.begin_after(theirs.base_at(60))

@@ -14,7 +14,7 @@ from actors.actor import Actor, spawn
 from actors.address import Address
 from actors.clock import ManualClock
 from actors.deferred import Deferred
-from actors.journal import Branch, Follow, Listen, Masterless, Role, Standing
+from actors.journal import Follow, Listen, Masterless, Rewound, Role, Standing
 from actors.master import PATIENCE_S, RESEND_S, Master
 from actors.refusal import Rejected, Stopped
 from actors.remote import Unchanged, decode_command, encode_answer
@@ -275,11 +275,44 @@ def test_it_does_not_wait_for_ever(follower: Follower) -> None:
     assert follower.router.sent == []
 
 
-def test_what_its_side_gave_up_is_told_to_the_leader(follower: Follower) -> None:
-    lost = follower.arrives(retry())
-    follower.journal.say(Branch(4, "3/node-l/run-1", "it has more followers", [lost]))
+def gives_up(follower: Follower, *commands: Command) -> None:
+    """This node's log goes back to where it was before these commands."""
+    fork = follower.log.last_decision
+    for command in commands:
+        follower.arrives(command)
+    follower.log.rewind(fork, "3/node-l/run-1", "it has more followers", [], at=2.0)
+    follower.feed.rewound(fork, [])
+    follower.journal.say(Rewound())
     follower.settle()
+
+
+def test_what_its_side_gave_up_is_told_to_the_leader(follower: Follower) -> None:
+    gives_up(follower, retry())
     (report,) = follower.router.commands()
     assert isinstance(report, cmd.ReportBranch)
-    assert (report.origin, report.fork, report.command_ids) == (NODE, 4, ["retry-1"])
+    assert (report.origin, report.fork, report.command_ids) == (NODE, 1, ["retry-1"])
     assert (report.winner, report.reason) == ("3/node-l/run-1", "it has more followers")
+
+
+def test_it_is_told_to_each_leader_until_the_log_has_it(follower: Follower) -> None:
+    """The first leader, or this node, may be gone before anybody has heard of it."""
+    follower.leads(Masterless())
+    gives_up(follower, retry())
+    assert follower.router.sent == []
+    follower.leads(Follow(OTHER))
+    (report,) = follower.router.commands(OTHER)
+    follower.leads(Follow(LEADER))
+    assert follower.router.commands() == [report]
+    follower.arrives(report)
+    follower.leads(Follow(OTHER))
+    assert follower.router.commands(OTHER) == [report]
+
+
+def test_it_is_told_again_where_the_log_that_had_it_lost_in_its_turn(follower: Follower) -> None:
+    gives_up(follower, retry())
+    (report,) = follower.router.commands()
+    gives_up(follower, report)
+    again, second = follower.router.commands()[1:]
+    assert again == report
+    assert isinstance(second, cmd.ReportBranch)
+    assert second.command_ids == [report.command_id]

@@ -242,6 +242,17 @@ class TestFetching:
         assert node.carry_out() == ["ShutDownRunner"]
         assert next_deadline(cluster.state, node.view) is None
 
+    def test_one_that_is_due_and_that_nobody_wants_wakes_nobody(self, cluster: Cluster, node: Node) -> None:
+        """The worker would run its plan again at once, for ever."""
+        cluster.model(path="")
+        cluster.place()
+        node.carry_out()
+        cluster.download()
+        cluster.download(cause=self.LOST)
+        cluster.now += 60
+        assert node.names() == []
+        assert next_deadline(cluster.state, node.view) is None
+
     def test_two_instances_of_a_model_fetch_it_once(self, cluster: Cluster, node: Node) -> None:
         cluster.model(path="")
         both = [cluster.place(), cluster.place()]

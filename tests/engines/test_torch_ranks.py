@@ -240,3 +240,31 @@ def test_ranks_that_were_told_otherwise_are_found_out(model: Path) -> None:
         for rank in reversed(ranks.ranks):
             rank.channel.send(WarmUp())
         assert failed(ranks.lead, timeout=60).cause.code == "wrong_experts"
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("model_type", ["mixtral", "glm4_moe"])
+def test_upcycled_smollm2_says_what_the_dense_one_says(
+    smollm2: Path, tmp_path: Path, model_type: str, world: int
+) -> None:
+    asked = [
+        (text, Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0))
+        for text in ("Write one sentence about the sea.", "What is 2 + 2?", "Name three colours.")
+    ]
+    with RunnerClient(engine_name="torch") as alone:
+        expected = answers(alone.ready(smollm2), asked, at_once=False)
+    made = upcycle(smollm2, tmp_path / model_type, model_type=model_type, experts=3)
+    with RunnerClient(engine_name="torch") as alone:
+        assert answers(alone.ready(made), asked, at_once=True) == expected
+    layers = 30 if model_type == "mixtral" else 29
+    shard = balanced_shard(layers, 3, world, redundant=3, window=5, interval=10)
+    with RankGroup(world, "torch") as ranks:
+        lead = ranks.ready(made, "expert", experts=shard).lead
+        assert answers(lead, asked, at_once=True) == expected
+        mover = Mover(lead, shard)
+        for layer in (0, layers - 1):
+            mover.migrate(layer, random_map(random.Random(layer), 3, 6, world))
+        assert answers(lead, asked, at_once=True) == expected

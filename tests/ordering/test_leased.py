@@ -57,7 +57,7 @@ class Node:
     def __init__(self, path: Path, names: str = "", common: Common | None = None) -> None:
         self.log = EventLog.open(path)
         self.log.append_entries(entries(names)[0])
-        self.view = OrderedLog(path, STDLIB)
+        self.view = OrderedLog(self.log, STDLIB)
         self.machine = Leased(ME, self.view, common or Common(0, 0))
 
     def told(self, event: Input) -> list[Effect]:

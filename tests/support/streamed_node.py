@@ -25,7 +25,7 @@ import actors.master
 from actors.address import Address
 from actors.deferred import Deferred
 from actors.jetstream.client import JetStream
-from actors.journal import Branch, Lead
+from actors.journal import Lead, Rewound
 from actors.master import Master
 from actors.net.nats import NatsSettings
 from actors.ordering.interface import Member
@@ -58,8 +58,9 @@ class ToldMaster(Master):
     """Says what it is told."""
 
     def receive(self, message: Any) -> Any:
-        if isinstance(message, Branch):
-            say("branch", message.fork, *(decision.command_id for decision in message.rejected))
+        if isinstance(message, Rewound):
+            branch = self._reader.branches()[-1]
+            say("branch", branch.fork, *self._reader.rejected_commands(branch.branch))
         return super().receive(message)
 
     def _take_role(self, role: Any) -> None:

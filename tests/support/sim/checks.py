@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from support.sim.disk import Branch, Decision, Disk
+from support.sim.copies import Copy, Row
+from support.sim.stand_ins import SimulatedRunner
+from support.sim.world import World
 
+from actors import decider
+from actors.master import Master
 from actors.ordering.epochs import NO_EPOCH, Epoch
+from actors.refusal import Rejected
+from actors.system import ActorIncident
+from actors.worker import Worker
 from events import catalogue as ev
+from events import status as st
+from events.record import Committed
 from projections.invariants import violations
 from projections.state import ClusterState
+from projections.verify import verify
+
+if TYPE_CHECKING:
+    from support.sim.node import Machine, SimulatedNode
 
 _TERMINAL = ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled
 
@@ -19,172 +33,197 @@ class Broken(Exception):
     """An invariant does not hold."""
 
 
-class Checked(Protocol):
-    """A node, as the checks see it."""
+class Checks(logging.Handler):
+    """One for each run. ``crashes_only``: no link ever fails, and nodes end one at a time.
 
-    node_id: str
-    alive: bool
-    disk: Disk
-    state: ClusterState
+    An error in the log of the process is one more thing that must not be.
+    """
 
-    @property
-    def works_in(self) -> Epoch | None: ...
-
-
-class Checks:
-    """One for each run. ``crashes_only``: no link ever fails, and nodes end one at a time."""
-
-    def __init__(self, *, crashes_only: bool) -> None:
+    def __init__(self, world: World, *, crashes_only: bool) -> None:
+        super().__init__(logging.ERROR)
         self.crashes_only = crashes_only
-        self.disks: dict[str, Disk] = {}
-        self.committed: list[Decision] = []
-        self.acknowledged: list[Decision] = []
+        self.copies: dict[str, Copy] = {}
         self.epochs = 0
-        self._reported: set[Decision] = set()
-        self._lost: set[Decision] = set()
-        self._place: dict[tuple[Epoch, int], tuple[Decision, Decision | None]] = {}
-        self._masters: dict[Epoch, str] = {}
+        self.rejected = 0
+        self._world = world
+        self._committed: dict[str, Row] = {}
+        self._acknowledged: dict[str, Row] = {}
+        self._lost: set[str] = set()
+        self._at: dict[tuple[Epoch, int], str] = {}
+        self._on_two: set[str] = set()
+        self._folded: set[str] = set()
         self._worked_in: dict[str, int] = {}
-        self._on_two: set[Decision] = set()
-        self._folded: set[Decision] = set()
+
+    def breaks(self, what: str) -> None:
+        """The run ends with this; the first counts."""
+        if self._world.broken is None:
+            self._world.broken = Broken(f"at {self._world.now:.3f} s: {what}")
+
+    def copy_of(self, node_id: str) -> Copy:
+        """A new machine."""
+        copy = self.copies[node_id] = Copy(self, node_id)
+        return copy
+
+    # Actors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """An error was logged."""
+        error = record.exc_info[1] if record.exc_info else ""
+        self.breaks(f"{record.name}: {record.getMessage()} {error!r}")
+
+    def incident(self, node_id: str, incident: ActorIncident) -> None:
+        """No actor ends but for an orderly stop."""
+        if incident.action not in ("rejected", "dead_letters"):
+            self.breaks(f"{node_id}: {incident}")
 
     # Order
 
-    def appended(self, node_id: str, decisions: Iterable[Decision]) -> None:
-        """Same epoch and index, same decision and same prefix; indexes without gaps; epochs never fall."""
-        rows = self.disks[node_id].rows
-        for decision in decisions:
-            before = rows[decision.index - 2] if decision.index > 1 else None
-            if decision.index > len(rows) or rows[decision.index - 1] is not decision:
-                raise Broken(f"{node_id} has decision {decision.index} at another place of its log")
-            known = self._place.setdefault((decision.epoch, decision.index), (decision, before))
-            if known != (decision, before):
-                raise Broken(f"two decisions, or two pasts, at {decision.epoch} {decision.index}")
-            self._check_epoch(node_id, decision, before)
-            self._note_copies(decision)
+    def appended(self, copy: Copy, row: Row, before: Row | None, *, begins: bool) -> None:
+        """Same epoch and index, same decision and same past; no gaps; epochs never fall; no command twice."""
+        last = before.epoch if before is not None else NO_EPOCH
+        if row.committed.decision_id != row.index:
+            self.breaks(f"{copy.node_id} has decision {row.committed.decision_id} at {row.index}")
+        if self._at.setdefault((row.epoch, row.index), row.hash) != row.hash:
+            self.breaks(f"two decisions, or two pasts, at {row.epoch} {row.index}")
+        if row.epoch.n < last.n or (row.epoch.n > last.n) != begins or row.epoch.n != row.committed.epoch:
+            self.breaks(f"{copy.node_id}: {row.epoch} follows {last} at {row.index}")
+        if row.committed.command_id in copy.commands:
+            self.breaks(f"{copy.node_id} has {row.committed.command_id} twice in its log")
+        if row.hash not in self._committed:
+            self._committed[row.hash] = row
+            self.epochs += begins
+        elif self.crashes_only and not row.observation:
+            self._on_two.add(row.hash)
 
-    def _check_epoch(self, node_id: str, decision: Decision, before: Decision | None) -> None:
-        last = before.epoch if before else NO_EPOCH
-        begins = any(isinstance(event, ev.EpochStarted) for event in decision.draft.events)
-        if decision.epoch.n < last.n or (decision.epoch.n > last.n) != begins:
-            raise Broken(f"{node_id}: {decision.epoch} follows {last} at {decision.index}")
-        if decision.epoch.n == last.n and decision.epoch != last:
-            raise Broken(f"{node_id}: two masters of one number, {decision.epoch} and {last}")
-
-    def _note_copies(self, decision: Decision) -> None:
-        if self.crashes_only and not decision.draft.observation:
-            copies = sum(_holds(disk, decision) for disk in self.disks.values())
-            if copies >= 2:
-                self._on_two.add(decision)
-
-    def once(self, node_id: str) -> None:
-        """No command twice in one log."""
-        disk = self.disks[node_id]
-        if len(disk.commands) != len(disk.rows):
-            raise Broken(f"{node_id} has a command twice in its log")
-
-    def leads(self, node_id: str, epoch: Epoch) -> None:
-        """One master an epoch, and no epoch is used twice."""
-        if epoch in self._masters:
-            raise Broken(f"{node_id} leads in {epoch}, which was used before")
-        self._masters[epoch] = node_id
-        self.epochs += 1
-        self.works_in(node_id, epoch)
-
-    def works_in(self, node_id: str, epoch: Epoch) -> None:
+    def works_in(self, node_id: str, epoch: Epoch | None) -> None:
         """A node never goes back to a smaller number, not even over a restart."""
-        if epoch.n < self._worked_in.get(node_id, 0):
-            raise Broken(f"{node_id} works in {epoch} after {self._worked_in[node_id]}")
-        self._worked_in[node_id] = epoch.n
+        if epoch is not None and epoch.n < self._worked_in.get(node_id, 0):
+            self.breaks(f"{node_id} works in {epoch} after {self._worked_in[node_id]}")
+        elif epoch is not None:
+            self._worked_in[node_id] = epoch.n
 
     # Nothing is lost
 
-    def rewound(self, branch: Branch) -> None:
+    def acknowledge(self, node_id: str, answer: Committed) -> None:
+        """A client was told of a decision: its node has it."""
+        row = self.copies[node_id].commands.get(answer.command_id)
+        if row is None or row.index != answer.decision_id:
+            self.breaks(f"{node_id} has acknowledged {answer.command_id}, which its log does not have")
+        else:
+            self._acknowledged[row.hash] = row
+
+    def rewound(self, branch: Iterable[Row]) -> None:
         """What all nodes held, or without partitions two, is never taken out of a log."""
-        for decision in branch.decisions:
-            held = sum(_holds(disk, decision) for disk in self.disks.values())
-            if held == len(self.disks) - 1:
-                raise Broken(f"{decision.epoch} {decision.index} was on all nodes and is rejected")
-            if decision in self._on_two:
-                raise Broken(f"{decision.epoch} {decision.index} was on two nodes and is rejected")
+        for row in branch:
+            self.rejected += 1
+            if sum(copy.holds(row) for copy in self.copies.values()) == len(self.copies) - 1:
+                self.breaks(f"{row.epoch} {row.index} was on all nodes and is rejected")
+            if row.hash in self._on_two:
+                self.breaks(f"{row.epoch} {row.index} was on two nodes and is rejected")
 
-    def reported(self, branch: Branch) -> None:
-        """Clients were told of a rejected branch."""
-        self._reported.update(branch.decisions)
-
-    def power_cut(self, lost: Iterable[Decision]) -> None:
-        """Only readings may go."""
-        for decision in lost:
-            if not decision.draft.observation:
-                raise Broken(f"{decision.index} was committed and is gone after a power cut")
-            self._lost.add(decision)
+    def lost(self, node_id: str, rows: Iterable[Row], *, power: bool) -> None:
+        """Only a power cut may take something from a log, and only readings."""
+        for row in rows:
+            if not power or not row.observation:
+                self.breaks(f"decision {row.index} was committed on {node_id} and is gone after a restart")
+            self._lost.add(row.hash)
 
     # What the log means
 
-    def folded(self, decision: Decision, state: ClusterState) -> None:
+    def is_new(self, row: Row) -> bool:
+        """True the first time a decision is folded: what it makes of a state is the same everywhere."""
+        known = row.hash in self._folded
+        self._folded.add(row.hash)
+        return not known
+
+    def folded(self, row: Row, state: ClusterState) -> None:
         """After each event that is new to all: the invariants of the state."""
         broken = violations(state)
         if broken:
-            raise Broken(f"after decision {decision.index}: {'; '.join(broken)}")
-
-    def is_new(self, decision: Decision) -> bool:
-        """True the first time a decision is folded: what it makes of a state is the same everywhere."""
-        if decision in self._folded:
-            return False
-        self._folded.add(decision)
-        return True
-
-    def lost_node(self, node_id: str, *, really: bool) -> None:
-        """Without partitions nobody is taken for dead who lives."""
-        if self.crashes_only and not really:
-            raise Broken(f"{node_id} was taken for lost and is alive")
-
-    def shut_down(self, runner_id: str, state: ClusterState) -> None:
-        """Without partitions only a decision stops a runner: a new master unloads nothing."""
-        if self.crashes_only and runner_id not in state.runners:
-            raise Broken(f"{runner_id} is shut down, and no decision took it out of service")
+            self.breaks(f"after decision {row.index}: {'; '.join(broken)}")
 
     # The end
 
-    def are_one(self, nodes: list[Checked]) -> None:
+    def are_one(self, nodes: list[SimulatedNode]) -> None:
         """Some time after the heal: one master, and all work in its epoch."""
         epochs = {node.works_in for node in nodes}
         if len(epochs) != 1 or None in epochs:
-            raise Broken(f"no common master in the end: { {n.node_id: n.works_in for n in nodes} }")
+            self.breaks(f"no common master in the end: { {n.node_id: n.works_in for n in nodes} }")
 
-    def finish(self, nodes: list[Checked]) -> None:
-        """In the end: equal logs and states, every task ended once, nothing silently gone."""
+    def finish(self, machines: list[Machine]) -> None:
+        """In the end: equal logs and states, every task ended once, nothing silently gone, all as it is told."""
+        nodes = [machine.node for machine in machines if machine.node is not None]
         self.are_one(nodes)
-        logs = [[row.body for row in node.disk.rows] for node in nodes]
-        if any(log != logs[0] for log in logs):
-            raise Broken(f"the logs differ in the end: {[len(log) for log in logs]}")
-        if any(node.state != nodes[0].state for node in nodes):
-            raise Broken("the states differ in the end")
-        self._check_nothing_gone(set(nodes[0].disk.rows))
-        self._check_tasks(nodes[0].disk.rows)
-        if nodes[0].state.tasks:
-            raise Broken(f"tasks never ended: {list(nodes[0].state.tasks.values())}")
+        copies = [machine.copy for machine in machines]
+        first = copies[0]
+        if any([row.hash for row in copy.rows] != [row.hash for row in first.rows] for copy in copies):
+            self.breaks(f"the logs differ in the end: {[len(copy.rows) for copy in copies]}")
+        for node in nodes:
+            self._check_node(node, first.state)
+        self._check_nothing_gone(first, nodes)
+        self._check_tasks(first.rows)
+        self._check_decisions(nodes[0])
+        if first.state.tasks:
+            self.breaks(f"tasks never ended: {list(first.state.tasks.values())}")
+        if self._world.broken is not None:
+            raise self._world.broken
 
-    def _check_nothing_gone(self, common: set[Decision]) -> None:
-        branches = {d for disk in self.disks.values() for branch in disk.rejected for d in branch.decisions}
-        for decision in self.committed:
-            if decision not in common and decision not in branches and decision not in self._lost:
-                raise Broken(f"{decision.epoch} {decision.index} is gone without a trace")
-        for decision in self.acknowledged:
-            if decision not in common and decision not in self._reported:
-                raise Broken(f"{decision.epoch} {decision.index} was acknowledged and is silently gone")
+    def _check_node(self, node: SimulatedNode, state: ClusterState) -> None:
+        """All parts of a node have the one state, and the log says of its processes what is so."""
+        worker, master = node.process.find(Worker), node.process.find(Master)
+        gateway = node.api.gateway if node.api is not None else None
+        views = [worker and worker._state, gateway and gateway.state, master and (master._state or state)]
+        if any(view != state for view in views):
+            self.breaks(f"a part of {node.node_id} has another state in the end")
+        known = state.nodes.get(node.node_id)
+        if known is None or not known.up or known.incarnation != node.incarnation:
+            self.breaks(f"{node.node_id} runs as {node.incarnation}, and the log has {known}")
+        if node.reports_waiting:
+            self.breaks(f"{node.node_id} has reports in the end that nobody has taken")
+        runners = {r.runner_id: r for r in node.process.all(SimulatedRunner)}
+        there = {runner_id: type(runner.status) for runner_id, runner in runners.items()}
+        told = {
+            runner.runner_id: type(runner.status)
+            for runner in state.runners.values()
+            if runner.node_id == node.node_id and not isinstance(runner.status, st.Failed | st.Shutdown)
+        }
+        if there != told:
+            self.breaks(f"{node.node_id} has the runners {there}, and the log says {told}")
 
-    def _check_tasks(self, rows: list[Decision]) -> None:
+    def _check_nothing_gone(self, common: Copy, nodes: list[SimulatedNode]) -> None:
+        in_log = {row.hash for row in common.rows}
+        branches = {command for node in nodes for command in node.rejected_commands()}
+        told = {
+            command_id
+            for row in common.rows
+            for recorded in row.committed.events
+            if isinstance(recorded.event, ev.BranchRejected)
+            for command_id in recorded.event.command_ids
+        }
+        for row_hash, row in self._committed.items():
+            if row_hash not in in_log | self._lost and row.committed.command_id not in branches:
+                self.breaks(f"{row.epoch} {row.index} is gone without a trace")
+        for row_hash, row in self._acknowledged.items():
+            if row_hash not in in_log and row.committed.command_id not in told:
+                what = f"{type(row.committed.command).__name__} at {row.epoch} {row.index}"
+                self.breaks(f"{what} was acknowledged and is silently gone")
+
+    def _check_tasks(self, rows: list[Row]) -> None:
         ends: dict[str, int] = {}
-        for event in (event for row in rows for event in row.draft.events):
+        for event in (recorded.event for row in rows for recorded in row.committed.events):
             if isinstance(event, ev.TaskCreated):
                 ends[event.task_id] = 0
             elif isinstance(event, _TERMINAL):
                 ends[event.task_id] += 1
         wrong = {task_id: count for task_id, count in ends.items() if count != 1}
         if wrong:
-            raise Broken(f"tasks with other than one end: {wrong}")
+            self.breaks(f"tasks with other than one end: {wrong}")
 
-
-def _holds(disk: Disk, decision: Decision) -> bool:
-    return len(disk.rows) >= decision.index and disk.rows[decision.index - 1] is decision
+    def _check_decisions(self, node: SimulatedNode) -> None:
+        """Decided again, every decision comes out the same."""
+        with node.reader() as reader:
+            report = verify(
+                reader, decider.decide, refusal=Rejected, decider_version=decider.VERSION
+            )
+        if not report.ok:
+            self.breaks(f"decided again, something else comes out: {report.render()}")

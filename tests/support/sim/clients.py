@@ -1,72 +1,118 @@
-"""Clients: they send commands to any node, and again with the same id until they have an answer."""
+"""Clients: they ask the gateway of any node, commands again with the same id until they have an answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from support.cards import SMALL
 from support.sim.checks import Checks
-from support.sim.master import Answer
-from support.sim.node import Node
+from support.sim.node import Machine, SimulatedNode
 from support.sim.world import World
 
+from actors.gateway import Gateway
+from actors.refusal import MailboxFull, Rejected, Stopped
+from engines.contract import Prompt
 from events import commands as cmd
 from events.base import Command
+from events.record import Committed
 from events.values import PlacementSettings
+from projections.state import ClusterState
 
 TRIES = 6
 MAX_INSTANCES = 4
+IMPATIENCE_S = 3.0
+"""Until a client asks another node."""
+LEAVES = 0.1
+"""Of the clients, those that don't wait for the end of their answer."""
+
+NotNow = (MailboxFull, Stopped, TimeoutError)
 
 
 class Clients:
-    """Commands at random moments until `close`."""
+    """Commands and requests at random moments until `close`."""
 
-    def __init__(self, world: World, nodes: list[Node], checks: Checks, every: float) -> None:
+    def __init__(self, world: World, machines: list[Machine], checks: Checks, every: float) -> None:
         self._world = world
-        self._nodes = nodes
+        self._machines = machines
         self._checks = checks
         self._every = every
         self._numbers = 0
-        self._open = True
+        self._closed = False
+        self._streams: dict[str, SimulatedNode] = {}
         self.sent = self.answered = 0
         world.after(1.0, self._next)
 
     def close(self) -> None:
         """Send nothing new; what is under way goes on."""
-        self._open = False
+        self._closed = True
+
+    def open_streams(self) -> list[str]:
+        """Requests whose answer has not ended though the node that serves it lives."""
+        return [request for request, node in self._streams.items() if node.process.alive]
 
     def _next(self) -> None:
-        if self._open:
-            alive = [node for node in self._nodes if node.alive]
-            if alive:
-                self.sent += 1
-                self._try(self._command(self._world.random.choice(alive)), TRIES)
+        if not self._closed:
+            self._send()
             self._world.after(self._world.random.expovariate(1 / self._every), self._next)
+
+    def _send(self) -> None:
+        open_nodes = self._open_nodes()
+        if not open_nodes:
+            return
+        self.sent += 1
+        self._numbers += 1
+        node = self._world.random.choice(open_nodes)
+        command = self._command(node.machine.copy.state)
+        if command is not None:
+            self._try(command, TRIES)
+        elif node.api is not None:
+            request = f"chat-{self._numbers}"
+            self._streams[request] = node
+            node.api.loop.create_task(self._chat(request, node, node.api.gateway))
+
+    def _open_nodes(self) -> list[SimulatedNode]:
+        nodes = (machine.node for machine in self._machines)
+        return [node for node in nodes if node is not None and node.api is not None]
+
+    # Commands
 
     def _try(self, command: Command, tries: int) -> None:
         """Ask a node. No answer, or none in time: ask another."""
-        alive = [node for node in self._nodes if node.alive]
         settled = False
 
-        def settle(answer: Answer | None) -> None:
+        def settle(answered: bool) -> None:
             nonlocal settled
             if settled:
                 return
             settled = True
-            if answer is not None:
-                self.answered += 1
-                if answer.decision is not None:
-                    self._checks.acknowledged.append(answer.decision)
-            elif tries > 1:
+            self.answered += answered
+            if not answered and tries > 1:
                 self._world.after(self._world.between(0.1, 1.0), self._try, command, tries - 1)
 
-        if alive:
-            self._world.random.choice(alive).ask(command, settle)
-        self._world.after(3.0, settle, None)
+        open_nodes = self._open_nodes()
+        if open_nodes:
+            node = self._world.random.choice(open_nodes)
+            assert node.api is not None
+            node.api.loop.create_task(self._ask(node, node.api.gateway, command, settle))
+        self._world.after(IMPATIENCE_S, settle, False)
 
-    def _command(self, node: Node) -> Command:
-        """One that makes sense in the state as a node knows it."""
-        self._numbers += 1
+    async def _ask(
+        self, node: SimulatedNode, gateway: Gateway, command: Command, settle: Callable[[bool], None]
+    ) -> None:
+        try:
+            answer: Committed = await gateway.ask(command)
+        except Rejected:
+            settle(True)
+        except NotNow:
+            settle(False)
+        else:
+            self._checks.acknowledge(node.node_id, answer)
+            settle(True)
+
+    def _command(self, state: ClusterState) -> Command | None:
+        """One that makes sense in the state as a node knows it; None: ask for an answer instead."""
         command_id = f"cmd-{self._numbers}"
-        random, state = self._world.random, node.state
+        random = self._world.random
         draw = random.random()
         ready = [i for i in state.instances.values() if i.status == "ready"]
         if len(state.instances) < 1 + draw * MAX_INSTANCES / 2 or (draw < 0.1 and not ready):
@@ -78,17 +124,34 @@ class Clients:
             instance_id = random.choice([*state.instances])
             return cmd.RetryInstance(command_id=command_id, instance_id=instance_id, by="a user")
         if draw < 0.2 and state.tasks:
-            return cmd.CancelTasks(
-                command_id=command_id, task_ids=[random.choice([*state.tasks])], reason="the client has gone"
+            task_ids = [random.choice([*state.tasks])]
+            return cmd.CancelTasks(command_id=command_id, task_ids=task_ids, reason="the client has gone")
+        return None
+
+    # Answers
+
+    async def _chat(self, request: str, node: SimulatedNode, gateway: Gateway) -> None:
+        random = self._world.random
+        count = random.choice((1, 1, 3))
+        try:
+            generation = await gateway.generate(
+                model_id=SMALL.model_id,
+                instance_id="",
+                kind="chat",
+                count=count,
+                sampling=cmd.SamplingRequest(max_tokens=64, temperature=0.7, top_p=0.9),
+                prompts=[Prompt(kind="completion", text="Once upon a time")] * count,
+                command_id=f"cmd-{request}",
             )
-        sampling = cmd.SamplingRequest(max_tokens=64, temperature=0.7, top_p=0.9)
-        return cmd.CreateTasks(
-            command_id=command_id,
-            request_id=f"req-{self._numbers}",
-            model_id=SMALL.model_id,
-            instance_id="",
-            kind="chat",
-            count=random.choice((1, 1, 3)),
-            sampling=sampling,
-            api_node=node.node_id,
-        )
+        except Rejected:
+            self.answered += 1
+        except NotNow:
+            pass
+        else:
+            self.answered += 1
+            if random.random() < LEAVES:
+                generation.close("the client has gone")
+            else:
+                async for _ in generation:
+                    pass
+        del self._streams[request]

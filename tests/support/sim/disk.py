@@ -1,101 +1,133 @@
-"""A node's disk: the log with its run map, the promise, the rejected branches. It outlives the process."""
+"""A machine's disk: real files. It outlives the processes; a power cut takes what SQLite had not synced."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from actors.ordering.epochs import NO_EPOCH, Epoch, Run
-from events.codec import encode
-from events.record import Draft
+from events.drivers import STDLIB, Connection, Cursor, Driver
 
-
-class Decision:
-    """An entry of the log: a draft with its place. ``body`` is what the nodes send each other."""
-
-    __slots__ = ("body", "command_id", "draft", "epoch", "index")
-
-    _known: dict[bytes, Decision] = {}
-
-    def __init__(self, index: int, epoch: Epoch, draft: Draft) -> None:
-        self.index = index
-        self.epoch = epoch
-        self.draft = draft
-        self.command_id = draft.command.command_id
-        self.body = f"{index} {epoch} {encode(draft)}".encode()
-        self._known[self.body] = self
-
-    @classmethod
-    def decode(cls, body: bytes) -> Decision:
-        """The decision of a body, decoded once for all nodes."""
-        return cls._known[body]
-
-    @classmethod
-    def forget_all(cls) -> None:
-        """At the end of a run."""
-        cls._known.clear()
+LOG = "log.db"
+_WAL_HEADER, _FRAME_HEADER = 32, 24
+_INDEX = struct.Struct("=14xHI12x8s")
+"""Of the WAL index (sqlite.org/walformat.html): page size, frames that are valid, the salts of the WAL."""
 
 
-class Branch(NamedTuple):
-    """What a rewind took out of the log."""
+class Valid(NamedTuple):
+    """How much of the WAL file counts."""
 
-    fork: int
-    winner: Epoch
-    reason: str
-    decisions: list[Decision]
+    page_size: int
+    frames: int
+    salts: bytes
+
+    def cut(self, wal: Path) -> None:
+        """Leave no more than that of a WAL; nothing where it has begun anew since."""
+        data = wal.read_bytes()
+        same = data[16:24] == self.salts
+        length = _WAL_HEADER + self.frames * (self.page_size + _FRAME_HEADER) if same else 0
+        wal.write_bytes(data[:length])
 
 
 class Disk:
-    """Implements `actors.ordering.interface.LogView`."""
+    """A directory for each process, which begins as a copy of what the last one left."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._processes = 0
+        self.driver = TrackedDriver()
+        self.home = self._new_home()
+
+    @property
+    def log(self) -> Path:
+        """The log's file."""
+        return self.home / LOG
+
+    def crash(self, *, power: bool) -> None:
+        """Take the files from the process as they are; with the power goes what was not synced."""
+        old, self.home = self.home, self._new_home()
+        synced, self.driver = self.driver, TrackedDriver()
+        for file in old.iterdir():
+            if file.is_dir():
+                shutil.copytree(file, self.home / file.name)
+            elif not file.name.endswith(("-shm", ".lock")):
+                shutil.copyfile(file, self.home / file.name)
+        wal = self.log.with_name(f"{LOG}-wal")
+        if power and wal.exists() and synced.synced is not None:
+            synced.synced.cut(wal)
+        synced.close_all()
+        shutil.rmtree(old)
+
+    def _new_home(self) -> Path:
+        self._processes += 1
+        home = self._root / str(self._processes)
+        home.mkdir(parents=True)
+        return home
+
+
+class TrackedDriver:
+    """Python's SQLite. Knows its connections, and what of the log would be there after a power cut."""
+
+    name = STDLIB.name
+    version = STDLIB.version
+    error = STDLIB.error
 
     def __init__(self) -> None:
-        self.promised = 0
-        self.rows: list[Decision] = []
-        self.commands: dict[str, Decision] = {}
-        self.rejected: list[Branch] = []
-        self._runs: list[Run] = []
-        self._synced = 0
+        self.synced: Valid | None = None
+        self._connections: list[Connection] = []
 
-    def last(self) -> tuple[Epoch, int]:
-        return (self.rows[-1].epoch if self.rows else NO_EPOCH), len(self.rows)
+    def open(self, path: Path, *, write: bool) -> Connection:
+        connection = STDLIB.open(path, write=write)
+        self._connections.append(connection)
+        return _Writing(connection, path, self) if write and path.name == LOG else connection
 
-    def runs(self) -> list[Run]:
-        return list(self._runs)
+    def backup(self, source: Connection, dest: Connection) -> None:
+        source = source.connection if isinstance(source, _Writing) else source
+        STDLIB.backup(source, dest)
 
-    def begins(self) -> int:
-        return 0
+    def close_all(self) -> None:
+        """What the end of a process does."""
+        for connection in self._connections:
+            connection.close()
 
-    def entries(self, after: int, limit: int) -> list[bytes]:
-        return [row.body for row in self.rows[after : after + limit]]
 
-    def promise(self, n: int) -> None:
-        self.promised = n
+class _Writing:
+    """The writing connection: notes after each synced commit how far the file is on the disk."""
 
-    def append(self, decisions: list[Decision]) -> None:
-        """In one transaction, which is synced unless all in it are observations."""
-        for decision in decisions:
-            self.rows.append(decision)
-            self.commands[decision.command_id] = decision
-            if self._runs and self._runs[-1].epoch == decision.epoch:
-                self._runs[-1] = self._runs[-1]._replace(last=len(self.rows))
-            else:
-                self._runs.append(Run(decision.epoch, len(self.rows), len(self.rows)))
-        if not all(decision.draft.observation for decision in decisions):
-            self._synced = len(self.rows)
+    def __init__(self, connection: Connection, path: Path, driver: TrackedDriver) -> None:
+        self.connection = connection
+        self._driver = driver
+        self._path = path
+        self._index = -1
+        self._full = True
 
-    def rewind(self, fork: int, winner: Epoch, reason: str) -> Branch:
-        branch = Branch(fork, winner, reason, self._truncate(fork))
-        self.rejected.append(branch)
-        return branch
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        cursor = self.connection.execute(sql, parameters)
+        if sql.startswith("PRAGMA synchronous"):
+            self._full = sql.endswith("FULL")
+        elif (sql == "COMMIT" and self._full) or sql.startswith("PRAGMA wal_checkpoint"):
+            self._note()
+        return cursor
 
-    def cut_power(self) -> list[Decision]:
-        """Lose what was not synced; what was lost."""
-        return self._truncate(max(self._synced, 0))
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
+        return self.connection.executemany(sql, parameters)
 
-    def _truncate(self, length: int) -> list[Decision]:
-        gone = self.rows[length:]
-        del self.rows[length:]
-        for decision in gone:
-            self.commands.pop(decision.command_id, None)
-        self._runs = [run._replace(last=min(run.last, length)) for run in self._runs if run.first <= length]
-        self._synced = min(self._synced, length)
-        return gone
+    def close(self) -> None:
+        if self._index >= 0:
+            os.close(self._index)
+            self._index = -1
+        self.connection.close()
+
+    def _note(self) -> None:
+        if self._index < 0:
+            try:
+                self._index = os.open(f"{self._path}-shm", os.O_RDONLY)
+            except FileNotFoundError:
+                return
+        page_size, frames, salts = _INDEX.unpack(os.pread(self._index, _INDEX.size, 0))
+        self._driver.synced = Valid(page_size or 65_536, frames, salts)
+
+

@@ -5,17 +5,20 @@ from __future__ import annotations
 from itertools import permutations
 
 from support.sim.network import Network
-from support.sim.node import Node
+from support.sim.node import Machine
 from support.sim.world import World
 
 
-class Faults:
-    """Kills, power cuts, partitions, one-way cuts; until `stop`, after which all is well again."""
 
-    def __init__(self, world: World, network: Network, nodes: list[Node], *, crashes_only: bool) -> None:
+class Faults:
+    """Kills, power cuts, stops, partitions, one-way cuts, resets; until `stop`, after which all is well."""
+
+    def __init__(
+        self, world: World, network: Network, machines: list[Machine], *, crashes_only: bool
+    ) -> None:
         self._world = world
         self._network = network
-        self._nodes = nodes
+        self._machines = machines
         self._crashes_only = crashes_only
         self._stopped = False
         self._to_reach = 0
@@ -24,9 +27,10 @@ class Faults:
     def stop(self) -> None:
         """Heal all links and start all nodes."""
         self._stopped = True
+        self._world.sloth = 0.0
         self._network.heal_all()
-        for node in self._nodes:
-            self._start(node)
+        for machine in self._machines:
+            machine.start()
 
     def _next(self) -> None:
         self._world.after(self._world.random.expovariate(1 / 4.0), self._strike)
@@ -37,7 +41,7 @@ class Faults:
         if self._crashes_only:
             self._crash_when_well()
             return
-        self._world.random.choice((self._crash, self._part, self._part, self._cut_some))()
+        self._world.random.choice((self._crash, self._part, self._part, self._cut_some, self._reset))()
         self._next()
 
     def _crash_when_well(self) -> None:
@@ -51,8 +55,9 @@ class Faults:
 
     def _is_well(self) -> bool:
         """True once all have what the longest log had when all had found together."""
-        epochs = {node.works_in for node in self._nodes}
-        lengths = [len(node.disk.rows) for node in self._nodes]
+        nodes = [machine.node for machine in self._machines]
+        epochs = {node.works_in if node is not None else None for node in nodes}
+        lengths = [len(machine.copy.rows) for machine in self._machines]
         if None in epochs or len(epochs) > 1:
             return False
         self._to_reach = self._to_reach or max(lengths)
@@ -60,29 +65,43 @@ class Faults:
 
     def _crash(self) -> None:
         """The master more often than the others: of its end there is more to lose."""
-        masters = [node for node in self._nodes if node.alive and node.master is not None]
-        node = self._world.random.choice(masters * 2 + self._nodes)
-        if node.alive:
-            node.end(power=self._world.random.random() < 0.3)
-            self._world.after(self._world.between(0.2, 6.0), self._start, node)
+        masters = [machine for machine in self._machines if _leads(machine)]
+        machine = self._world.random.choice(masters * 2 + self._machines)
+        if machine.node is not None:
+            draw = self._world.random.random()
+            if draw < 0.15:
+                machine.leave()
+            else:
+                machine.end(power=draw > 0.7)
+            self._world.after(self._world.between(0.2, 6.0), self._start, machine)
 
-    def _start(self, node: Node) -> None:
-        if not node.alive:
-            node.start()
+    def _start(self, machine: Machine) -> None:
+        if machine.node is not None and machine.node.leaving:
+            self._world.after(1.0, self._start, machine)
+        else:
+            machine.start()
 
     def _part(self) -> None:
         """Two sides that hear nothing of each other."""
-        left = {node.node_id for node in self._nodes if self._world.random.random() < 0.5}
-        right = [node.node_id for node in self._nodes if node.node_id not in left]
-        self._cut(
-            [(a, b) for a in sorted(left) for b in right] + [(b, a) for a in sorted(left) for b in right]
-        )
+        left = [machine.node_id for machine in self._machines if self._world.random.random() < 0.5]
+        right = [machine.node_id for machine in self._machines if machine.node_id not in left]
+        self._cut([(a, b) for a in left for b in right] + [(b, a) for a in left for b in right])
 
     def _cut_some(self) -> None:
         """Some ways between two nodes, each in one direction."""
-        ids = [node.node_id for node in self._nodes]
+        ids = [machine.node_id for machine in self._machines]
         self._cut([pair for pair in permutations(ids, 2) if self._world.random.random() < 0.2])
 
-    def _cut(self, pairs: list[tuple[str, str]]) -> None:
-        self._network.cut(pairs)
-        self._world.after(self._world.between(0.3, 10.0), self._network.heal, pairs)
+    def _cut(self, ways: list[tuple[str, str]]) -> None:
+        self._network.cut_ways(ways)
+        self._world.after(self._world.between(0.3, 10.0), self._network.heal_ways, ways)
+
+    def _reset(self) -> None:
+        """One link breaks, and both sides notice at once."""
+        one, other = self._world.random.sample([machine.node_id for machine in self._machines], 2)
+        self._network.break_link(one, other)
+
+
+def _leads(machine: Machine) -> bool:
+    node = machine.node
+    return node is not None and node.works_in is not None and node.works_in.node_id == machine.node_id

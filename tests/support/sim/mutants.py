@@ -1,20 +1,31 @@
-"""Ordering with a bug planted: what the simulator must find."""
+"""Actors and ordering with a bug planted: what the simulator must find."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import msgspec
-from support.sim.disk import Branch, Disk
 
+from actors import journal
+from actors.deferred import Deferred
+from actors.handed_over import HandedOver
+from actors.journal import Journal, Role
+from actors.master import Master
 from actors.ordering import core
 from actors.ordering import messages as msg
 from actors.ordering.core import Core
-from actors.ordering.epochs import Epoch, Run
+from actors.ordering.epochs import Run
 from actors.ordering.messages import Status
 from actors.ordering.peers import Peers
+from actors.reporter import Reporter
+from actors.worker import Worker
+from events.log import EventLog
+
+# Ordering
 
 
 class NoBump(Core):
@@ -22,18 +33,6 @@ class NoBump(Core):
 
     def _next_n(self, at_least: int) -> int:
         return max(1, super()._next_n(at_least) - 1)
-
-
-class ForgetfulDisk(Disk):
-    """A promise does not outlive the process."""
-
-    @property
-    def promised(self) -> int:
-        return 0
-
-    @promised.setter
-    def promised(self, n: int) -> None:
-        pass
 
 
 class TakesGaps(Core):
@@ -49,15 +48,6 @@ class NeverStepsDown(Peers):
 
     def is_greater(self, master: Status, own: Status) -> bool:
         return False
-
-
-class SilentDisk(Disk):
-    """What a rewind takes out of the log is thrown away."""
-
-    def rewind(self, fork: int, winner: Epoch, reason: str) -> Branch:
-        super().rewind(fork, winner, reason)
-        self.rejected.pop()
-        return Branch(fork, winner, reason, [])
 
 
 class ElectsById(Peers):
@@ -98,30 +88,90 @@ def ignore_epochs(ours: Sequence[Run], theirs: Sequence[Run]) -> int:
     return min(ours[-1].last, theirs[-1].last) if ours and theirs else 0
 
 
+# Actors
+
+
+def forget_promise(path: Path) -> int:
+    """A promise does not outlive the process."""
+    return 0
+
+
+def tell_nobody(self: Master) -> None:
+    """What a rewind takes out of the log is not told."""
+
+
+def drop_report(self: Reporter, command_id: str, answer: Deferred[Any]) -> None:
+    """A report that the master was not there to take counts as taken."""
+    self._under_way.discard(command_id)
+    self._waiting.pop(command_id, None)
+
+
+def believe_at_once(self: HandedOver) -> None:
+    """The leader's word that a report is no news counts before the log here has what it rests on."""
+    for waiting in [each for each in self._waiting.values() if each.unchanged is not None]:
+        self.remove(waiting)
+        waiting.reply.resolve(waiting.unchanged)
+
+
+def keep_what_waits(self: Journal, role: Role) -> None:
+    """Decisions that are not committed yet outlive their master's office."""
+    self._role = role
+    if self._listener is not None:
+        self._listener(role)
+
+
+def stay_where_it_was(self: Worker) -> None:
+    """The worker goes on with the state of the history that lost."""
+
+
+def decide_again(self: Master, command: Any) -> Any:
+    """A repeated command is decided again."""
+    if self._state is None:
+        return self._hand_over(command)
+    state = self._state
+    reply = self._decide(state, command, epoch=state.epoch) or self._unchanged(state)
+    self._reconcile()
+    return reply
+
+
+def never_sync(self: EventLog, durable: bool) -> Any:
+    """Decisions are committed as readings are."""
+    return _transaction(self, False)
+
+
+_transaction = EventLog._transaction
+
+
 class Mutant(NamedTuple):
     """What to replace, and how many seeds suffice to find it."""
 
     seeds: int
-    make_core: type[Core] = Core
-    make_disk: type[Disk] = Disk
-    peers: type[Peers] = Peers
-    fork_point: Any = core.fork_point
+    replaced: tuple[Any, str, Any]
     crashes_only: bool | None = None
 
-    def planted(self) -> Any:
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
         """A context in which the bug is there."""
-        return mock.patch.multiple(core, Peers=self.peers, fork_point=self.fork_point)
+        owner, name, planted = self.replaced
+        with mock.patch.object(owner, name, planted):
+            yield
 
 
 MUTANTS = {
-    "no epoch bump": Mutant(20, make_core=NoBump),
-    "promise not durable": Mutant(60, make_disk=ForgetfulDisk),
-    "gap accepted": Mutant(60, make_core=TakesGaps),
-    "fork ignores epochs": Mutant(60, fork_point=staticmethod(ignore_epochs)),
-    "no step-down": Mutant(20, peers=NeverStepsDown),
-    "suffix discarded silently": Mutant(20, make_disk=SilentDisk),
-    "election by id only": Mutant(100, peers=ElectsById, crashes_only=True),
-    "old welcome accepted": Mutant(60, make_core=IgnoresTickets),
-    "run map too early": Mutant(600, make_core=ReviewsTooEarly),
-    "appends while joining": Mutant(60, make_core=TakesWhileJoining),
+    "no epoch bump": Mutant(20, (journal, "Core", NoBump)),
+    "promise not durable": Mutant(60, (journal, "_read_promise", forget_promise)),
+    "gap accepted": Mutant(60, (journal, "Core", TakesGaps)),
+    "fork ignores epochs": Mutant(60, (core, "fork_point", ignore_epochs)),
+    "no step-down": Mutant(20, (core, "Peers", NeverStepsDown)),
+    "branch not told": Mutant(20, (Master, "_report_branches", tell_nobody)),
+    "election by id only": Mutant(100, (core, "Peers", ElectsById), crashes_only=True),
+    "old welcome accepted": Mutant(60, (journal, "Core", IgnoresTickets)),
+    "run map too early": Mutant(600, (journal, "Core", ReviewsTooEarly)),
+    "appends while joining": Mutant(60, (journal, "Core", TakesWhileJoining)),
+    "report dropped": Mutant(20, (Reporter, "_settled", drop_report)),
+    "no news believed too early": Mutant(60, (HandedOver, "_settle_unchanged", believe_at_once)),
+    "undecided kept over the office": Mutant(60, (Journal, "_take_role", keep_what_waits)),
+    "worker ignores rewinds": Mutant(20, (Worker, "_rewound", stay_where_it_was)),
+    "repeated command decided again": Mutant(20, (Master, "_answer", decide_again)),
+    "decisions not synced": Mutant(20, (EventLog, "_transaction", never_sync)),
 }

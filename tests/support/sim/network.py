@@ -1,32 +1,22 @@
-"""Links between nodes as the transport gives them: messages over a session, and word of its begin and end.
+"""The in-memory network with bad weather: frames come late, twice, out of order or never; links break.
 
-A session breaks when a process ends or when nothing comes through for two seconds; what was on its way is
-lost. Within a session messages may be lost, doubled and overtaken where the run says so, which is harsher
-than TCP.
+A link ends for each side when that side notices. Where a process is killed its peers notice at once, where a
+machine or the way to it is silent after two seconds and more. Losing and overtaking within a link is harsher
+than TCP, which carries the mesh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
 
+from support.sim.process import Process
 from support.sim.world import World
+
+from actors.net.memory import Lane, Life, MemoryHub, MemoryTransport
 
 DEAD_AFTER_S = (2.0, 2.5)
 """Until silence is taken for the end of a link."""
-
-
-class Endpoint(Protocol):
-    """A node as the network sees it."""
-
-    node_id: str
-    alive: bool
-    incarnation: str
-
-    def peer_up(self, node_id: str) -> None: ...
-    def peer_down(self, node_id: str) -> None: ...
-    def message(self, node_id: str, message: Any) -> None: ...
+SILENT = "nothing was heard from it"
 
 
 @dataclass
@@ -39,130 +29,104 @@ class Weather:
     delay: tuple[float, float] = (0.0002, 0.004)
 
 
-@dataclass(eq=False)
-class _Session:
-    """One connection of two nodes; ``ends`` are those that hold it to be up."""
-
-    pair: frozenset[str]
-    ends: set[str]
-    last_arrival: dict[str, float] = field(default_factory=dict[str, float])
-
-
-class Network:
-    """All links. Nodes are added once and may then end and start again."""
+class Network(MemoryHub):
+    """All links of a run."""
 
     def __init__(self, world: World, weather: Weather) -> None:
+        super().__init__(Process(world, skew=0.0))
         self.weather = weather
         self._world = world
-        self._nodes: dict[str, Endpoint] = {}
-        self._sessions: dict[frozenset[str], _Session] = {}
-        self._cut: dict[tuple[str, str], int] = {}
+        self._ways: dict[tuple[str, str], int] = {}
         self._cuts = 0
 
-    def add(self, node: Endpoint) -> None:
-        self._nodes[node.node_id] = node
+    # What a link does to a frame
 
-    def started(self, node_id: str) -> None:
-        """A process began: it finds the others."""
-        for other in self._nodes:
-            self._meet_soon(node_id, other)
+    def stuck(self, one: str, other: str) -> bool:
+        return (one, other) in self._ways
 
-    def ended(self, node_id: str, *, silently: bool) -> None:
-        """A process ended, and its peers notice at once, or (a power cut) by its silence."""
-        for session, other in list(self._sessions_of(node_id)):
-            session.ends.discard(node_id)
-            delay = self._world.between(*DEAD_AFTER_S) if silently else self._world.between(0.005, 0.08)
-            self._world.after(delay, self._close, session, other)
-
-    def cut(self, pairs: list[tuple[str, str]]) -> None:
-        """Nothing comes through from the first to the second of each pair."""
-        for pair in pairs:
-            self._cuts += 1
-            self._cut[pair] = self._cuts
-            delay = self._world.between(*DEAD_AFTER_S)
-            self._world.after(delay, self._silence, pair, self._cuts)
-
-    def heal(self, pairs: list[tuple[str, str]]) -> None:
-        for sender, receiver in pairs:
-            self._cut.pop((sender, receiver), None)
-            self._meet_soon(sender, receiver)
-
-    def heal_all(self) -> None:
-        self.weather = Weather(delay=self.weather.delay)
-        self.heal(list(self._cut))
-
-    def linked(self, node_id: str, other: str) -> bool:
-        """True where ``node_id`` holds its link to the other to be up."""
-        session = self._sessions.get(frozenset((node_id, other)))
-        return session is not None and node_id in session.ends
-
-    def send(self, sender: str, receiver: str, message: Any) -> None:
-        """Send over the session; without one the message is lost."""
-        session = self._sessions.get(frozenset((sender, receiver)))
-        if session is None or sender not in session.ends:
-            return
+    def arrivals(self, lane: Lane) -> list[float]:
         random, weather = self._world.random, self.weather
+        arrivals: list[float] = []
         for _ in range(2 if random.random() < weather.doubled else 1):
             if random.random() < weather.loss:
                 continue
-            arrival = self._world.now + self._world.between(*weather.delay)
+            at = self._world.now + self._world.between(*weather.delay)
             if weather.overtaking:
-                arrival += self._world.between(0.0, 0.3) * (random.random() < 0.1)
+                at += self._world.between(0.0, 0.3) * (random.random() < 0.1)
             else:
-                arrival = max(arrival, session.last_arrival.get(receiver, 0.0))
-                session.last_arrival[receiver] = arrival
-            self._world.after(arrival - self._world.now, self._arrive, session, sender, receiver, message)
+                at = lane.free_at = max(at, lane.free_at)
+            arrivals.append(at)
+        return arrivals
 
-    def _arrive(self, session: _Session, sender: str, receiver: str, message: Any) -> None:
-        broken = receiver not in session.ends or (sender, receiver) in self._cut
-        last_words = sender not in session.ends and self._world.random.random() < 0.5
-        if not broken and not last_words:
-            self._nodes[receiver].message(sender, message)
+    # Cuts
 
-    def _sessions_of(self, node_id: str) -> Iterator[tuple[_Session, str]]:
-        for session in self._sessions.values():
-            if node_id in session.pair:
-                (other,) = session.pair - {node_id}
-                yield session, other
+    def cut_ways(self, ways: list[tuple[str, str]]) -> None:
+        """Nothing comes through from the first to the second of each pair; who hears nothing closes."""
+        for way in ways:
+            self._cuts += 1
+            self._ways[way] = self._cuts
+            self._world.after(self._world.between(*DEAD_AFTER_S), self._silence, way, self._cuts)
 
-    def _silence(self, pair: tuple[str, str], cut: int) -> None:
-        """The receiver has heard nothing for too long and closes."""
-        session = self._sessions.get(frozenset(pair))
-        if self._cut.get(pair) == cut and session is not None:
-            sender, receiver = pair
-            self._close(session, receiver)
-            if (receiver, sender) not in self._cut:
-                self._world.after(self._world.between(0.001, 0.01), self._close, session, sender)
-            else:
-                self._world.after(self._world.between(*DEAD_AFTER_S), self._close, session, sender)
+    def heal_ways(self, ways: list[tuple[str, str]]) -> None:
+        for way in ways:
+            self._ways.pop(way, None)
+            life = self.lives.get(frozenset(way))
+            if life is not None:
+                life.flush()
+            self._world.after(self._world.between(0.0, 0.5), self._try, frozenset(way))
 
-    def _close(self, session: _Session, end: str) -> None:
-        if end not in session.ends:
+    def heal_all(self) -> None:
+        self.weather = Weather(delay=self.weather.delay)
+        self.heal_ways(list(self._ways))
+
+    def _silence(self, way: tuple[str, str], cut: int) -> None:
+        life = self.lives.get(frozenset(way))
+        if self._ways.get(way) != cut or life is None:
             return
-        session.ends.discard(end)
-        (other,) = session.pair - {end}
-        self._nodes[end].peer_down(other)
-        if not session.ends:
-            self._meet_soon(end, other)
+        sender, receiver = way
+        life.close(receiver, SILENT)
+        if (receiver, sender) in self._ways:
+            self._close_later(DEAD_AFTER_S, life, sender, SILENT)
+        else:
+            self._close_later((0.001, 0.01), life, sender, "it closed the link")
 
-    def _meet_soon(self, node_id: str, other: str) -> None:
-        if node_id != other:
-            self._world.after(self._world.between(0.05, 0.5), self._meet, node_id, other)
+    def _close_later(self, delay: tuple[float, float], life: Life, node_id: str, why: str) -> None:
+        self._world.after(self._world.between(*delay), life.close, node_id, why)
 
-    def _meet(self, node_id: str, other: str) -> None:
-        pair = frozenset((node_id, other))
-        session = self._sessions.get(pair)
-        if session is not None and session.ends:
-            if len(session.ends) == 1:
-                self._meet_soon(node_id, other)  # until the other end notices
-            return
-        alive = self._nodes[node_id].alive and self._nodes[other].alive
-        if alive and (node_id, other) not in self._cut and (other, node_id) not in self._cut:
-            self._sessions[pair] = _Session(pair, {node_id, other})
-            self._nodes[node_id].peer_up(other)
-            self._nodes[other].peer_up(node_id)
+    # Ends
 
-    def lives(self, node_id: str, incarnation: str) -> bool:
-        """True where that very process is running."""
-        node = self._nodes[node_id]
-        return node.alive and node.incarnation == incarnation
+    def leave(self, node: MemoryTransport) -> None:
+        late = self.weather.delay[1]
+        self._go(node, (late, late), "it left the cluster", orderly=True)
+
+    def vanish(self, node: MemoryTransport, *, silently: bool) -> None:
+        """A process ends without a word; of its last ones some are not heard any more."""
+        self._go(node, (0.0, 0.08), "the connection broke", silently=silently)
+
+    def _go(
+        self,
+        node: MemoryTransport,
+        delay: tuple[float, float],
+        why: str,
+        *,
+        orderly: bool = False,
+        silently: bool = False,
+    ) -> None:
+        node_id = node.me.node_id
+        self._nodes.pop(node_id, None)
+        for pair, life in list(self.lives.items()):
+            if node_id in pair:
+                (other,) = pair - {node_id}
+                if orderly:
+                    life.flush_now()
+                life.close(node_id, why)
+                if silently or self.stuck(node_id, other):
+                    self._close_later(DEAD_AFTER_S, life, other, SILENT)
+                else:
+                    self._close_later(delay, life, other, why)
+
+    def _try(self, pair: frozenset[str]) -> None:
+        one, other = sorted(pair)
+        if (one, other) not in self._ways and (other, one) not in self._ways:
+            super()._try(pair)
+

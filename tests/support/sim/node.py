@@ -1,261 +1,182 @@
-"""A node: the shell around the real ordering core, with a master, a worker and reports of its own."""
+"""A machine and the node on it: the tree of actors of `actors.node`, with stand-ins for what is no actor."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from pathlib import Path
 
 from support.sim.checks import Checks
-from support.sim.disk import Decision, Disk
-from support.sim.master import Answer, Master
+from support.sim.disk import Disk
+from support.sim.loop import SimulatedLoop
 from support.sim.network import Network
-from support.sim.worker import Worker
-from support.sim.world import BEGIN, World
+from support.sim.process import Process
+from support.sim.stand_ins import Groups, Shelf, SimulatedApi, SimulatedDownloader, SimulatedTelemetry
+from support.sim.world import World
 
+from actors.actor import Actor
+from actors.address import Address
+from actors.gateway import Gateway
+from actors.journal import Journal
+from actors.net.memory import MemoryTransport
+from actors.net.transport import Transport
+from actors.node import Node
 from actors.ordering import interface as io
-from actors.ordering.core import Core
 from actors.ordering.epochs import Epoch
-from events.base import Command
-from projections.evolve import apply
-from projections.state import ClusterState
+from actors.replica import Paths
+from actors.reporter import Reporter
+from actors.settings import Settings
+from actors.supervision import ChildSpec
+from actors.system import ActorIncident, ActorSystem
+from events.feed import CommitFeed
+from events.reader import LogReader
 
 TIMING = io.Timing(patience=5.0)
-ASK_S = 2.0
-"""Until a command that was passed on is given up; its client asks again."""
-
-Reply = Callable[[Answer | None], None]
 
 
-class Forward(NamedTuple):
-    """A command for the master."""
-
-    command: Command
-
-
-class Answered(NamedTuple):
-    """The master's answer; None: ask again."""
-
-    command_id: str
-    answer: Answer | None
-
-
-class Node:
-    """Starts and ends as a process does; its disk stays."""
+class Machine:
+    """Its disk stays; processes of the node start and end on it."""
 
     def __init__(
-        self,
-        world: World,
-        network: Network,
-        checks: Checks,
-        node_id: str,
-        make_disk: Callable[[], Disk] = Disk,
-        make_core: Callable[..., Core] = Core,
+        self, world: World, network: Network, groups: Groups, checks: Checks, node_id: str, root: Path
     ) -> None:
         self.world = world
         self.network = network
+        self.groups = groups
         self.checks = checks
         self.node_id = node_id
-        self.alive = False
-        self.starts = 0
-        self.disk = make_disk()
-        self._make_core = make_core
+        self.disk = Disk(root / node_id)
+        self.shelf = Shelf(has_model=world.random.random() < 0.7)
+        self.copy = checks.copy_of(node_id)
+        self.node: SimulatedNode | None = None
         self._skew = world.between(-0.5, 0.5)
-        checks.disks[node_id] = self.disk
-        network.add(self)
 
     def start(self) -> None:
         """A new process on the disk that there is."""
-        self.alive = True
-        self.starts += 1
-        self.incarnation = f"run-{self.starts}"
-        self.peers: set[str] = set()
-        self.master: Master | None = None
-        self._inputs: deque[io.Input] = deque()
-        self._busy = False
-        self._timer_at = float("inf")
-        self._asked: dict[str, list[Reply]] = {}
-        self._answers: dict[str, Answer | None] = {}
-        me = io.Member(self.node_id, self.incarnation)
-        self.core = self._make_core(me, self.disk.promised, self.disk, self.world.now, TIMING)
-        self.worker = Worker(self)
-        self._fold_anew()
-        self._set_timer()
-        self.network.started(self.node_id)
+        if self.node is None:
+            self.node = SimulatedNode(self, Process(self.world, self._skew))
+            self.node.begin()
 
     def end(self, *, power: bool) -> None:
         """The process is killed, or the machine loses its power and with it what was not synced."""
-        self.alive = False
-        self.network.ended(self.node_id, silently=power)
-        if power:
-            self.checks.power_cut(self.disk.cut_power())
+        if self.node is not None:
+            self._end(self.node, power)
+
+    def _end(self, node: SimulatedNode, power: bool) -> None:
+        if node.process.busy:  # with an actor in the middle of something
+            self.world.after(0.001, self._end, node, power)
+        elif node is self.node:
+            if node.transport.running:
+                self.network.vanish(node.transport, silently=power)
+            self._gone(node, power=power)
+
+    def leave(self) -> None:
+        """The node is told to stop: it says goodbye and takes its actors down."""
+        if self.node is not None:
+            self.node.leave()
+
+    def ended_by_itself(self, node: SimulatedNode) -> None:
+        """The root has ended, told so or because it gave up."""
+        if node is self.node:
+            self._gone(node, power=False)
+
+    def _gone(self, node: SimulatedNode, *, power: bool) -> None:
+        self.node = None
+        node.process.end()
+        node.close_log()
+        self.groups.leave_all(self.node_id)
+        self.disk.crash(power=power)
+        self.copy.closed(power=power)
+
+
+class SimulatedNode(Node):
+    """One process. Everything that decides, orders, keeps or carries out is what production runs."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self.machine = machine
+        self.process = process
+        settings = Settings(
+            home=str(machine.disk.home),
+            node_name=machine.node_id,
+            cluster="simulated",
+            cluster_host=machine.node_id,
+            connect_timeout_s=5.0,
+            max_instance_retries=3,
+            backoff_base_s=0.2,
+            backoff_cap_s=1.0,
+        )
+        system = ActorSystem(clock=process, random=process.world.random, dispatcher=process)
+        super().__init__(settings, lambda gateway: self._api(gateway), system)
+        self.node_id = machine.node_id
+        self.leaving = False
+        self.transport = MemoryTransport(machine.network)
+
+    @property
+    def api(self) -> SimulatedApi | None:
+        """Where clients come in, once it is open."""
+        api = self.process.find(SimulatedApi)
+        return api if api is not None and api.is_open else None
 
     @property
     def works_in(self) -> Epoch | None:
         """The epoch that this node works in."""
-        return self.core.epoch if self.alive else None
+        journal = self.process.find(Journal)
+        core = getattr(journal, "_core", None)  # it has none before it has started
+        return core.epoch if core is not None else None
 
     @property
-    def has_work(self) -> bool:
-        """True while tasks are open or reports have not been answered."""
-        return bool(self.state.tasks) or self.worker.has_reports
+    def reports_waiting(self) -> int:
+        """Reports that nobody has taken yet."""
+        return len(self._reporter) if self._reporter is not None else 0
 
-    def wall(self) -> float:
-        """Unix seconds on this node's own clock."""
-        return round(BEGIN + self.world.now + self._skew, 6)
+    def rejected_commands(self) -> list[str]:
+        """The ids of the commands in all branches that this machine gave up."""
+        file = self.machine.disk.driver.open(self.machine.disk.log, write=False)
+        return [row[0] for row in file.execute("SELECT command_id FROM rejected_decisions").fetchall()]
 
-    def after(self, delay: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Call ``action`` later, unless the process has ended by then."""
-        self.world.after(delay, self._if_still, self.starts, action, arguments)
+    def reader(self) -> LogReader:
+        """A connection to its log."""
+        return LogReader.open(self.machine.disk.log, driver=self.machine.disk.driver)
 
-    def _if_still(self, start: int, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if self.alive and self.starts == start:
-            action(*arguments)
+    def begin(self) -> None:
+        """As `Node.start`, without waiting."""
+        self._launch(self.machine.disk.driver)
 
-    # The network
+    def leave(self) -> None:
+        """As `Node.stop`, without waiting."""
+        self.leaving = True
+        goodbye = self._goodbye("the machine is stopped")
+        self._master.ask_future(goodbye).add_done_callback(lambda _: self._root.stop())
 
-    def peer_up(self, node_id: str) -> None:
-        self.peers.add(node_id)
-        self._input(io.PeerUp(node_id))
+    def close_log(self) -> None:
+        """What the end of a process does; the files stay as they are until then."""
+        journal = self.process.find(Journal)
+        log = getattr(journal, "_log", None)
+        if log is not None:
+            log.close()
 
-    def peer_down(self, node_id: str) -> None:
-        if self.alive:
-            self.peers.discard(node_id)
-            self._input(io.PeerDown(node_id))
-            if self.master is not None:
-                self.master.misses(node_id)
+    def _ended(self) -> None:
+        super()._ended()
+        self.process.world.after(0.0, self.machine.ended_by_itself, self)
 
-    def message(self, node_id: str, message: Any) -> None:
-        match message:
-            case Forward(command):
-                if self.master is None:
-                    self.network.send(self.node_id, node_id, Answered(command.command_id, None))
-                else:
-                    answer = self.master.ask(command)
-                    self.network.send(self.node_id, node_id, Answered(command.command_id, answer))
-            case Answered(command_id, answer):
-                self._answers[command_id] = answer
-                self._settle()
-            case _:
-                self._input(io.Received(node_id, message))
+    def _core(self, paths: Paths, feed: CommitFeed, journal: Address) -> list[ChildSpec]:
+        """Without the projector, which reads only. The checks are the first to hear of what is committed."""
+        self.machine.copy.follow(paths, feed)
+        return [spec for spec in super()._core(paths, feed, journal) if spec.name != "projector"]
 
-    # Commands
+    def _timing(self) -> io.Timing:
+        return TIMING
 
-    def ask(self, command: Command, reply: Reply) -> None:
-        """Decide a command here or where the master is. The reply is None where nobody could be asked."""
-        if self.master is not None:
-            reply(self.master.ask(command))
-        elif self.core.master is None or self.core.master == self.node_id:
-            reply(None)
-        else:
-            self._asked.setdefault(command.command_id, []).append(reply)
-            self.network.send(self.node_id, self.core.master, Forward(command))
-            self.after(ASK_S, self._reply, command.command_id, None)
+    def _transport(self) -> Transport:
+        return self.transport
 
-    def _settle(self) -> None:
-        """An answer counts once the log that it was given on is here: it may be lost with its master."""
-        for command_id, answer in list(self._answers.items()):
-            if answer is None or (answer.epoch == self.core.epoch and answer.upto <= len(self.disk.rows)):
-                self._reply(command_id, answer)
+    def _downloader(self, paths: Paths, reporter: Reporter) -> Actor:
+        return SimulatedDownloader(self.node_id, self.settings, reporter, self.machine.shelf)
 
-    def _reply(self, command_id: str, answer: Answer | None) -> None:
-        self._answers.pop(command_id, None)
-        for reply in self._asked.pop(command_id, ()):
-            reply(answer)
+    def _telemetry(self, reporter: Reporter) -> Actor:
+        return SimulatedTelemetry(self._identity(), self.settings, reporter)
 
-    def commit(self, decision: Decision) -> None:
-        """A decision of the master here becomes durable, and is told on."""
-        self.disk.append([decision])
-        self.checks.committed.append(decision)
-        self.checks.appended(self.node_id, [decision])
-        self.checks.once(self.node_id)
-        self._fold([decision])
-        self._input(io.Committed(decision.index))
+    def _api(self, gateway: Gateway) -> Actor:
+        return SimulatedApi(gateway, SimulatedLoop(self.process))
 
-    # Order
-
-    def _input(self, event: io.Input) -> None:
-        """Tell the core and carry out what follows, all of it before the next input."""
-        self._inputs.append(event)
-        if self._busy:
-            return
-        self._busy = True
-        while self._inputs:
-            for effect in self.core.handle(self.world.now, self._inputs.popleft()):
-                self._carry_out(effect)
-        self._busy = False
-        self._settle()
-        self._set_timer()
-
-    def _carry_out(self, effect: io.Effect) -> None:
-        match effect:
-            case io.Persist(promised):
-                self.disk.promise(promised)
-            case io.Send(node_id, message):
-                self.network.send(self.node_id, node_id, message)
-            case io.Lead(epoch):
-                self.checks.leads(self.node_id, epoch)
-                self.master = Master(self, epoch)
-                self.after(0.0, self.master.take_office)
-            case io.Follow(_, epoch):
-                self.checks.works_in(self.node_id, epoch)
-                self.master = None
-                self.after(0.0, self.worker.say_again)
-            case io.Masterless():
-                self.master = None
-            case io.Append(entries):
-                self._append(entries)
-            case io.Rewind():
-                self._rewind(effect)
-            case io.Held():
-                pass
-
-    def _append(self, entries: list[bytes]) -> None:
-        decisions = [Decision.decode(entry) for entry in entries]
-        self.disk.append(decisions)
-        self.checks.appended(self.node_id, decisions)
-        self.checks.once(self.node_id)
-        self._fold(decisions)
-
-    def _rewind(self, effect: io.Rewind) -> None:
-        branch = self.disk.rewind(effect.fork, effect.winner, effect.reason)
-        self.checks.rewound(branch)
-        self._fold_anew()
-        self._append(effect.entries)
-        self.checks.reported(branch)
-        self.worker.rewound(branch)
-
-    def _fold(self, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            draft = decision.draft
-            new = self.checks.is_new(decision)
-            for event in draft.events:
-                apply(self.state, self.state.seq + 1, draft.epoch, draft.facts.now, event)
-                if new:
-                    self.checks.folded(decision, self.state)
-                self.worker.learn(event)
-        self.worker.act_soon()
-
-    def _fold_anew(self) -> None:
-        """The state of the log as it is, which is no news."""
-        self.state = ClusterState()
-        for draft in (decision.draft for decision in self.disk.rows):
-            for event in draft.events:
-                apply(self.state, self.state.seq + 1, draft.epoch, draft.facts.now, event)
-
-    # Time
-
-    def _set_timer(self) -> None:
-        deadline = self.core.next_deadline()
-        if deadline < self._timer_at:
-            self._timer_at = deadline
-            self.after(max(0.0, deadline - self.world.now), self._tick, deadline)
-
-    def _tick(self, at: float) -> None:
-        if at != self._timer_at:
-            return
-        self._timer_at = float("inf")
-        if self.world.now >= self.core.next_deadline():
-            self._input(io.Tick())
-        else:
-            self._set_timer()
+    def _observe(self, incident: ActorIncident) -> None:
+        self.machine.checks.incident(self.node_id, incident)
+        super()._observe(incident)

@@ -1,0 +1,413 @@
+"""What stands for hardware, processes and clients' connections: runners, telemetry, downloader, API.
+
+Each takes the messages that the real one takes and reports as it does, through the real reporter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from support.cards import SMALL
+from support.sim.loop import SimulatedLoop
+
+from actors.actor import Actor
+from actors.downloader import Fetch
+from actors.gateway import Gateway
+from actors.reporter import Reporter, SayAgain
+from actors.runner_supervisor import Order, ShutDown
+from actors.settings import Settings
+from actors.streams import TokenHub
+from actors.telemetry import Identity
+from engines import wire
+from events import commands as cmd
+from events import status as st
+from events.ids import fresh
+from events.values import (
+    NO_TOKENS,
+    Cause,
+    Device,
+    Diagnostics,
+    EngineReport,
+    ModelSource,
+    Placement,
+    Rank,
+    Timings,
+    Usage,
+)
+
+GIB = 1 << 30
+CRASH_SHARE = 0.02
+"""Of the tasks, those whose runner dies of them."""
+READ_EVERY_S = 5.0
+PEERS_DEATH_S = 1.0
+"""Until the ranks of a group fail when one of them has died."""
+
+_KILLED = Cause(code="runner_killed", message="The runner was killed by signal SIGKILL.")
+_SOURCE = ModelSource(kind="hub", location="some/model", revision="main")
+
+
+@dataclass
+class Groups:
+    """Where the runners of a run meet those of their group, as real ones do over sockets."""
+
+    present: dict[str, dict[int, SimulatedRunner]] = field(
+        default_factory=dict[str, dict[int, "SimulatedRunner"]]
+    )
+
+    def enter(self, runner: SimulatedRunner, group_id: str, size: int) -> None:
+        """Connected are all, once all are here."""
+        group = self.present.setdefault(group_id, {})
+        group[runner.rank] = runner
+        if len(group) == size:
+            for each in group.values():
+                each.after(0.1, _Said(st.Connected()))
+
+    def leave(self, runner: SimulatedRunner) -> None:
+        """The others notice."""
+        for group in self.present.values():
+            if group.get(runner.rank) is runner:
+                del group[runner.rank]
+                for each in group.values():
+                    each.after(PEERS_DEATH_S, _Dies(_GROUP_BROKEN))
+                group.clear()
+
+    def leave_all(self, node_id: str) -> None:
+        """The process of a node has ended, and its runners with it."""
+        here = [r for group in self.present.values() for r in group.values() if r.node_id == node_id]
+        for runner in here:
+            self.leave(runner)
+
+
+_GROUP_BROKEN = Cause(code="group_broken", message="A rank of the group has ended.")
+
+
+class _Said(NamedTuple):
+    status: st.RunnerStatus
+
+
+class _Dies(NamedTuple):
+    cause: Cause
+
+
+class _Done(NamedTuple):
+    task_id: str
+
+
+class _Dropped(NamedTuple):
+    task_id: str
+
+
+class _Exited(NamedTuple):
+    status: st.Failed | st.Shutdown
+
+
+class SimulatedRunner(Actor):
+    """Stands for `actors.runner_supervisor.RunnerSupervisor` and its process."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        instance_id: str,
+        placement: Placement,
+        rank: Rank,
+        settings: Settings,
+        node_id: str,
+        reporter: Reporter,
+        hub: TokenHub,
+    ) -> None:
+        super().__init__()
+        self.node_id = node_id
+        self.rank = rank.rank
+        self._groups = groups
+        self.runner_id = rank.runner_id
+        self._size = len(placement.ranks)
+        self._settings = settings
+        self._reporter = reporter
+        self._hub = hub
+        self.status: st.RunnerStatus = st.Spawning()
+        self._idle: st.Idle | None = None
+        self._stopping = False
+        self._tasks: set[str] = set()
+
+    def started(self) -> None:
+        self._pid = 1 + int(self.system.random.random() * 30_000)
+        self._later(0.3, _Said(st.Idle(pid=self._pid, started_at=self.clock.now())))
+
+    def stopping(self) -> None:
+        self._groups.leave(self)
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case Order():
+                self._order(message.message)
+            case ShutDown():
+                if not self._stopping:
+                    self._stopping = True
+                    self._report(st.ShuttingDown())
+                    self._later(0.1, _Exited(st.Shutdown()))
+            case SayAgain():
+                self._say_again()
+            case _Said(status):
+                self._said(status)
+            case _Dies(cause):
+                self._dies(cause)
+            case _Done(task_id):
+                self._done(task_id)
+            case _Dropped(task_id):
+                if task_id in self._tasks:
+                    self._tasks.discard(task_id)
+                    self._report_task(task_id, cmd.Stopped(usage=NO_TOKENS))
+            case _Exited(status):
+                self._report(status)
+                self.stop()
+
+    def _order(self, order: wire.ToRunner) -> None:
+        match order:
+            case wire.Connect():
+                self._said(st.Connecting())
+                self.after(self._settings.connect_timeout_s, _Said(st.Connecting()))
+                self._groups.enter(self, order.group.group_id, self._size)
+            case wire.Load():
+                self._said(st.Loading(layers=0, total=30))
+                self._later(0.5, _Said(st.Loaded()))
+            case wire.WarmUp():
+                self._said(st.WarmingUp())
+                self._later(0.2, _Said(st.Ready()))
+            case wire.Generate():
+                self._generate(order.task_id)
+            case wire.Cancel():
+                self._later(0.05, _Dropped(order.task_id))
+            case _:
+                pass
+
+    def _generate(self, task_id: str) -> None:
+        self._tasks.add(task_id)
+        if self.system.random.random() < CRASH_SHARE:
+            self._later(0.5, _Dies(_KILLED))
+        else:
+            self._later(1.0, _Done(task_id))
+
+    def _done(self, task_id: str) -> None:
+        if task_id not in self._tasks or self._stopping:
+            return
+        self._tasks.discard(task_id)
+        usage = Usage(prompt_tokens=10, completion_tokens=20)
+        timings = Timings(queued_s=0.0, prefill_s=0.1, decode_s=0.5)
+        self._hub.publish(wire.Progress(chunks=[wire.Chunk(task_id, "text", [1])], prefilling=[], decoding=[]))
+        self._hub.publish(
+            wire.TaskDone(task_id=task_id, finish_reason="stop", usage=usage, timings=timings)
+        )
+        self._report_task(task_id, cmd.Finished(finish_reason="stop", usage=usage, timings=timings))
+
+    def _said(self, status: st.RunnerStatus) -> None:
+        if isinstance(status, st.Connecting) and isinstance(self.status, st.Connecting):
+            self._dies(Cause(code="deadline_missed", message="The group did not come together."))
+        elif not self._stopping and not isinstance(status, type(self.status)):
+            if isinstance(status, st.Connecting) and not isinstance(self.status, st.Idle):
+                return  # the deadline, and it was met
+            self.status = status
+            self._idle = status if isinstance(status, st.Idle) else self._idle
+            self._report(status)
+
+    def _say_again(self) -> None:
+        if not self._stopping:
+            for status in (self._idle, self.status):
+                if status is not None and not isinstance(status, st.Spawning):
+                    self._report(status)
+
+    def _dies(self, cause: Cause) -> None:
+        if not self._stopping:
+            self._stopping = True
+            phase = type(self.status).__name__
+            signal = Diagnostics(signal="SIGKILL")
+            self._later(0.01, _Exited(st.Failed(phase=phase, cause=cause, diagnostics=signal)))
+
+    def _later(self, mean: float, message: Any) -> None:
+        self.after((0.5 + self.system.random.random()) * mean, message)
+
+    def _report(self, status: st.RunnerStatus) -> None:
+        self._reporter.send(
+            cmd.ReportRunner(
+                command_id=fresh("report"),
+                origin=self.node_id,
+                runner_id=self.runner_id,
+                status=status,
+                policy=self._settings.policy,
+            )
+        )
+
+    def _report_task(self, task_id: str, outcome: cmd.Finished | cmd.Stopped) -> None:
+        self._reporter.send(
+            cmd.ReportTask(
+                command_id=fresh("report"), origin=self.node_id, task_id=task_id, outcome=outcome
+            )
+        )
+
+
+class _Read(NamedTuple):
+    """Time for a reading; the first one comes with the node's start."""
+
+
+class SimulatedTelemetry(Actor):
+    """Stands for `actors.telemetry.Telemetry`: a machine with one CPU and 16 GiB."""
+
+    def __init__(self, identity: Identity, settings: Settings, reporter: Reporter) -> None:
+        super().__init__()
+        self._identity = identity
+        self._settings = settings
+        self._reporter = reporter
+        self._tested = False
+
+    def started(self) -> None:
+        self.after(self.system.random.random(), _Read())
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, _Read):
+            if self._tested:
+                self._report_resources()
+            else:
+                self._tested = True
+                self._report_start()
+            self.after(READ_EVERY_S, _Read())
+        elif self._tested:
+            self._report_start()
+
+    def _report_start(self) -> None:
+        me = self._identity
+        device = Device(device_id="cpu:0", kind="cpu", name="Some CPU", memory_bytes=16 * GIB)
+        engine = EngineReport(
+            engine="mlx", version="0.32.0", ok=True, detail="", device_ids=["cpu:0"], dtype="float32"
+        )
+        self._reporter.send(
+            cmd.ReportNodeStarted(
+                command_id=fresh("report"),
+                origin=me.node_id,
+                incarnation=me.incarnation,
+                name=me.name,
+                version=me.version,
+                pid=1,
+                platform="Linux x86_64",
+                api_url=me.api_url,
+                host=me.host,
+                devices=[device],
+                engines=[engine],
+                memory_total=16 * GIB,
+                memory_available=14 * GIB,
+                policy=self._settings.policy,
+            )
+        )
+        self._report_resources()
+
+    def _report_resources(self) -> None:
+        free = int((10 + 4 * self.system.random.random()) * GIB)
+        self._reporter.send(
+            cmd.ReportResources(
+                command_id=fresh("report"),
+                origin=self._identity.node_id,
+                memory_available=free,
+                disk_free=500 * GIB,
+            )
+        )
+
+
+@dataclass
+class Shelf:
+    """The model files of a machine, which outlive its processes."""
+
+    has_model: bool
+
+
+class _Fetched(NamedTuple):
+    error: Cause | None
+
+
+class SimulatedDownloader(Actor):
+    """Stands for `actors.downloader.Downloader`: one fetch in five fails."""
+
+    def __init__(self, node_id: str, settings: Settings, reporter: Reporter, shelf: Shelf) -> None:
+        super().__init__()
+        self._node_id = node_id
+        self._settings = settings
+        self._reporter = reporter
+        self._shelf = shelf
+        self._fetching = False
+
+    def started(self) -> None:
+        self._say_all()
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case Fetch():
+                self._fetch()
+            case SayAgain():
+                self._say_all()
+            case _Fetched(error):
+                self._fetching = False
+                if error is None:
+                    self._shelf.has_model = True
+                    self._say_all()
+                else:
+                    self._report_download(error)
+
+    def _fetch(self) -> None:
+        if not self._fetching:
+            self._fetching = True
+            self._report_download(None)
+            fails = self.system.random.random() < 0.2
+            cause = Cause(code="hub_unreachable", message="The hub did not answer.")
+            self.after(0.5 + self.system.random.random(), _Fetched(cause if fails else None))
+
+    def _say_all(self) -> None:
+        self._reporter.send(
+            cmd.ReportModel(
+                command_id=fresh("report"),
+                origin=self._node_id,
+                card=SMALL,
+                source=_SOURCE,
+                path="/models/small" if self._shelf.has_model else "",
+                size_bytes=SMALL.weight_bytes if self._shelf.has_model else 0,
+            )
+        )
+
+    def _report_download(self, cause: Cause | None) -> None:
+        self._reporter.send(
+            cmd.ReportDownload(
+                command_id=fresh("report"),
+                origin=self._node_id,
+                model_id=SMALL.model_id,
+                done_bytes=0,
+                total_bytes=SMALL.weight_bytes,
+                cause=cause,
+                retryable=True,
+                policy=self._settings.policy,
+            )
+        )
+
+
+class SimulatedApi(Actor):
+    """Stands for the API server: the real gateway, on a simulated event loop; see `support.sim.clients`."""
+
+    def __init__(self, gateway: Gateway, loop: SimulatedLoop) -> None:
+        super().__init__()
+        self.gateway = gateway
+        self.loop = loop
+        self.is_open = False
+
+    def started(self) -> None:
+        self.loop.create_task(self._open())
+
+    def stopping(self) -> None:
+        if self.is_open:
+            self.gateway.close()
+
+    def receive(self, message: Any) -> None:
+        """Only what has broken the gateway; it comes with a new API."""
+        raise message
+
+    async def _open(self) -> None:
+        await self.gateway.open()
+        self.is_open = True
+        self.gateway.broken.add_done_callback(
+            lambda broken: self.mailbox.put_system(broken.exception())
+        )
