@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from support.torch_ranks import TorchRanks
+from support.torch_ranks import PATIENCE_S, TorchRanks
 from transformers import AutoConfig, PreTrainedModel
 
 from engines.contract import ExpertShard
@@ -34,26 +34,49 @@ class Rank:
 
 
 class ExpertRanks:
-    """Three processes, of which `run` uses the first one, two or three."""
+    """Three processes, of which `run` uses the first one, two or three; new ones where work has failed."""
 
     def __init__(self) -> None:
-        self._ranks = TorchRanks(3, _work)
+        self._ranks: TorchRanks | None = None
 
     def __enter__(self) -> ExpertRanks:
-        self._ranks.__enter__()
-        assert self._ranks.answers() == ["ready"] * 3
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ranks.__exit__(*error)
+        if self._ranks is not None:
+            self._ranks.__exit__(*error)
+            self._ranks = None
 
     def run(self, world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``work(rank, *arguments)`` returns on each rank."""
-        for pipe in self._ranks.pipes[:world]:
+        """What ``work(rank, *arguments)`` returns on each rank. Fails with the first rank that does."""
+        ranks = self._started()
+        for pipe in ranks.pipes[:world]:
             pipe.send((world, work, arguments))
-        answers = [self._ranks.hear(rank) for rank in range(world)]
-        assert not (failed := [answer for answer in answers if isinstance(answer, str)]), failed
-        return answers
+        answers: dict[int, Any] = {}
+        while len(answers) < world:
+            waiting = {ranks.pipes[rank]: rank for rank in range(world) if rank not in answers}
+            ready = wait(list(waiting), PATIENCE_S)
+            heard = {waiting[pipe]: _heard(pipe) for pipe in ready if isinstance(pipe, Connection)}
+            failed = [answer for answer in heard.values() if isinstance(answer, str)]
+            if failed or not heard:
+                self.__exit__()
+            assert heard, f"ranks other than {sorted(answers)} said nothing for {PATIENCE_S} s"
+            assert not failed, failed
+            answers |= heard
+        return [answers[rank] for rank in range(world)]
+
+    def _started(self) -> TorchRanks:
+        if self._ranks is None:
+            self._ranks = TorchRanks(3, _work)
+            assert self._ranks.answers() == ["ready"] * 3
+        return self._ranks
+
+
+def _heard(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return "A rank has ended."
 
 
 def _work(group: TorchGroup, pipe: Connection) -> Any:

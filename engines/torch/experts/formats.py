@@ -77,10 +77,11 @@ class Int8(ExpertWeights):
     def _product(self, name: str, rows: Tensor, groups: Groups) -> Tensor:
         weight, ends = self.tensors[name], groups.ends
         if len(rows) < self.slots:  # by their shapes: some experts have no rows
-            busy = (groups.counts == 0).sort(stable=True).indices[: len(rows)]
+            counts = groups.counts
+            busy = (counts == 0).sort(stable=True).indices[: len(rows)]
             some = self._scratch.take((len(rows), *weight.shape[1:]), weight.dtype)
             weight = torch.index_select(weight, 0, busy, out=some)
-            ends = groups.counts[busy].cumsum(0, dtype=torch.int32)
+            ends = counts[busy].cumsum(0, dtype=torch.int32)
         floats = self._scratch.take(tuple(weight.shape), rows.dtype).copy_(weight)
         out = grouped_mm(rows, floats, ends)
         scale = self.tensors[name + SCALE][groups.slots.clamp(max=self.slots - 1)]
