@@ -13,6 +13,8 @@ from engines.experts.refusals import refusal, wish_of
 from events.values import Candidate, Device, Dtype, EngineReport, ModelCard, PlacementSettings
 from projections.state import ClusterState, Model, Node
 
+_PLAIN_WEIGHTS = frozenset({"torch"})
+"""Engines that read weights in floating point alone."""
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -40,6 +42,7 @@ def seats(state: ClusterState, model: Model, settings: PlacementSettings, contex
             device.kind,
             _node_free(node, reserved),
             tuple(engine.strategies),
+            engine.speed,
         )
         for node in state.nodes.values()
         if node.up
@@ -146,6 +149,8 @@ def _refusals(
         reasons.append(engine.detail)
     elif not engine.ok:
         reasons.append(f"engine {engine.engine} failed its self-test: {engine.detail}")
+    if card.quantization is not None and engine.engine in _PLAIN_WEIGHTS:
+        reasons.append(f"engine {engine.engine} does not read quantized weights")
     if settings.engine and settings.engine != engine.engine:
         reasons.append(f"engine {settings.engine} was asked for")
     if settings.node_id and settings.node_id != node.node_id:

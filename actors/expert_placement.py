@@ -57,12 +57,15 @@ class Need(NamedTuple):
         """All that one of ``world`` ranks holds."""
         weights = self.common + self.experts(world)
         kv = kv_bytes_per_token(self.card, self.dtype) * self.tokens
-        return PROCESS_BYTES + weights + weights // ACTIVATION_SHARE + kv + self.staging(world)
+        buffers = self.staging(world) + self.scratch(world)
+        return PROCESS_BYTES + weights + weights // ACTIVATION_SHARE + kv + buffers
 
     def parts(self, world: int) -> str:
         """What weighs in the share, in words."""
         staging = f", {size(self.staging(world))} to stage a layer" if self.settings.eplb else ""
-        return f"{size(self.common)} for all but experts, {size(self.experts(world))} for experts{staging}"
+        scratch = f", {size(self.scratch(world))} to compute int8 in" if self.scratch(world) else ""
+        common, experts = size(self.common), size(self.experts(world))
+        return f"{common} for all but experts, {experts} for experts{staging}{scratch}"
 
     @property
     def common(self) -> int:
@@ -79,9 +82,17 @@ class Need(NamedTuple):
         """Buffers for the slots of one layer on one rank, with the load balancer."""
         return self._layer(world) if self.settings.eplb else 0
 
+    def scratch(self, world: int) -> int:
+        """What int8 weights become floats in, one layer at a time; nothing for plain ones."""
+        return 0 if self.settings.expert_format == "plain" else self._slots(world, "plain")
+
     def _layer(self, world: int) -> int:
+        return self._slots(world, self.settings.expert_format)
+
+    def _slots(self, world: int, form: ExpertFormat) -> int:
+        """One layer's slots on one rank."""
         slots = wish_of(self.card, self.settings, world).slots // world
-        return slots * expert_bytes(self.card, self.dtype, self.settings.expert_format)
+        return slots * expert_bytes(self.card, self.dtype, form)
 
 
 def expert_bytes(card: ModelCard, dtype: Dtype, form: ExpertFormat) -> int:

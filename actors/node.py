@@ -5,6 +5,7 @@ node (rest_for_one)
   core (one_for_one)
     master; in a cluster archive, router, backfiller; projector, downloader
     work (one_for_all): runners, worker
+    balancing (one_for_all): controllers, balancers
     telemetry, api
 """
 
@@ -22,6 +23,7 @@ from actors.actor import Actor
 from actors.address import Address
 from actors.archive import Archive
 from actors.backfill import Backfiller
+from actors.balancers import Balancers
 from actors.downloader import Downloader
 from actors.gateway import Gateway
 from actors.journal import ALONE, Journal
@@ -185,8 +187,20 @@ class Node:
         )
         # A worker that restarts knows none of the runners that the last one had started.
         work = ChildSpec("work", lambda: Supervisor([runners, worker], strategy="one_for_all"), shutdown=40)
+        controllers = ChildSpec("controllers", Supervisor)
+        balancers = ChildSpec(
+            "balancers",
+            lambda: Balancers(
+                self.node_id, settings.policy, paths, feed, master.address, controllers.address
+            ),
+        )
+        balancing = ChildSpec(
+            "balancing",
+            lambda: Supervisor([controllers, balancers], strategy="one_for_all"),
+            shutdown=10,
+        )
         telemetry = ChildSpec("telemetry", lambda: self._telemetry(reporter))
-        children = [master, projector, downloader, work, telemetry]
+        children = [master, projector, downloader, work, balancing, telemetry]
         if settings.cluster:
             children[1:1] = [archive, router, backfiller]
         if self._server is not None:

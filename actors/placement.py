@@ -7,7 +7,7 @@ the numbers, `actors.sharding` the groups of several devices, `actors.expert_pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -131,8 +131,8 @@ def _group(
     fits = (seat for seat in found if seat.candidate.verdict == "fits")
     fitting = sorted(fits, key=lambda seat: prefer(seat.candidate, seat.kind))
     if ranks <= 1 and fitting and strategy != "expert":
-        shard = Shard(fitting[0], 0, card.n_layers, fitting[0].candidate.needed_bytes)
-        return Group(strategy, [shard])
+        seat = _fastest(fitting[0], fitting)
+        return Group(strategy, [Shard(seat, 0, card.n_layers, seat.candidate.needed_bytes)])
     if ranks == 1:
         return "no single device holds it"
     way = "pipeline" if strategy == "auto" else strategy
@@ -143,6 +143,11 @@ def _group(
         return wanted and f"{wanted} ranks need as many devices, and {len(usable)} may be used"
     former = partial(_former, card, settings, context * settings.batch)
     return form_group(former, usable, partial(_latency, state), ranks, one_kind=strategy == "expert")
+
+
+def _fastest(seat: Seat, fitting: Sequence[Seat]) -> Seat:
+    """The seat of the fastest engine on the device of ``seat``; those that measured nothing come last."""
+    return max((other for other in fitting if other.key[:2] == seat.key[:2]), key=lambda other: other.speed)
 
 
 def _former(card: ModelCard, settings: PlacementSettings, tokens: int, dtype: Dtype) -> Former:

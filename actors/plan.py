@@ -1,7 +1,8 @@
 """`plan`: what a node's worker has to do next, as a pure function of state and of what it did already.
 
-The order is the first seed's: cancel, shut down, create, download, connect, load, warm up, dispatch. Each is
-one small function. The worker runs `plan` when the state changed or a deadline is due, never on a tick.
+The order is the first seed's: cancel, shut down, create, download, connect, load, warm up, dispatch; experts
+move before tasks are dispatched. Each is one small function. The worker runs `plan` when the state changed or
+a deadline is due, never on a tick.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from events.experts import LayerMoves
 from events.status import (
     Connected,
     Connecting,
@@ -25,7 +27,7 @@ from events.status import (
     WarmingUp,
 )
 from events.values import Placement, Rank
-from projections.state import ClusterState, Instance, Model, Runner, Task
+from projections.state import ClusterState, Experts, Instance, Migration, Model, Runner, Task
 
 
 @dataclass(slots=True)
@@ -43,6 +45,23 @@ class LocalRunner:
     loading: bool = False
     warming: bool = False
     stopping: bool = False
+    maps: list[list[int]] = field(default_factory=list[list[int]])
+    """With EPLB: the maps that it was told to compute by."""
+    staging: tuple[str, int] | None = None
+    """Migration and layer that it was told to stage, and has not been told to apply or to drop."""
+
+    def told(self, step: LoadModel | StageExperts | ApplyExperts | DropStaging) -> None:
+        """Keep in mind what an order says of experts."""
+        match step:
+            case LoadModel():
+                self.maps = list(step.experts.maps) if step.experts else []
+            case StageExperts():
+                self.staging = (step.migration_id, step.moves.layer)
+            case ApplyExperts():
+                self.maps[step.moves.layer] = step.moves.map
+                self.staging = None
+            case DropStaging():
+                self.staging = None
 
 
 @dataclass(slots=True)
@@ -129,12 +148,38 @@ class LoadModel(Step, frozen=True):
     model: Model
     placement: Placement
     rank: Rank
+    experts: Experts | None
+    """With EPLB: where the log has them."""
 
 
 class WarmUpRunner(Step, frozen=True):
     """Let a loaded runner compute for the first time."""
 
     runner_id: str
+
+
+class StageExperts(Step, frozen=True):
+    """Let all ranks receive the new experts of a layer, beside the live ones."""
+
+    runner_id: str
+    migration_id: str
+    moves: LayerMoves
+
+
+class ApplyExperts(Step, frozen=True):
+    """Let all ranks compute by the map of a layer that is committed."""
+
+    runner_id: str
+    migration_id: str
+    moves: LayerMoves
+    epoch: int
+
+
+class DropStaging(Step, frozen=True):
+    """Let all ranks forget what is staged: its migration was given up."""
+
+    runner_id: str
+    migration_id: str
 
 
 class Dispatch(Step, frozen=True):
@@ -153,6 +198,7 @@ def plan(state: ClusterState, view: LocalView) -> list[Step]:
         *_connect(state, view),
         *_load(state, view),
         *_warm_up(state, view),
+        *_move_experts(state, view),
         *_dispatch(state, view),
     ]
 
@@ -247,7 +293,8 @@ def _load(state: ClusterState, view: LocalView) -> Iterator[Step]:
         local = view.runners.get(rank.runner_id)
         model = state.models[instance.model_id]
         if due and local is not None and not local.loading and view.node_id in model.paths:
-            yield LoadModel(rank.runner_id, model, placement, rank)
+            experts = state.experts.get(instance.instance_id) if placement.eplb is not None else None
+            yield LoadModel(rank.runner_id, model, placement, rank, experts)
 
 
 def _warm_up(state: ClusterState, view: LocalView) -> Iterator[Step]:
@@ -262,6 +309,46 @@ def _warm_up(state: ClusterState, view: LocalView) -> Iterator[Step]:
         loaded = isinstance(state.runners[rank.runner_id].status, Loaded)
         if local is not None and loaded and entered and not local.warming:
             yield WarmUpRunner(rank.runner_id)
+
+
+def _move_experts(state: ClusterState, view: LocalView) -> Iterator[Step]:
+    """Rank 0 speaks for its group: one layer at a time, each order once."""
+    for instance in state.instances.values():
+        placement = instance.placement
+        if instance.status != "ready" or placement is None or placement.eplb is None:
+            continue
+        runner_id = placement.ranks[0].runner_id
+        local = view.runners.get(runner_id)
+        if local is not None and not local.stopping:
+            yield from _move(runner_id, local, state.experts[instance.instance_id])
+
+
+def _move(runner_id: str, local: LocalRunner, experts: Experts) -> Iterator[Step]:
+    migration = experts.migration
+    layer = migration.layers[migration.position].layer if migration is not None else -1
+    if local.staging is not None and (migration is None or local.staging != (migration.migration_id, layer)):
+        yield DropStaging(runner_id, local.staging[0])
+    elif _differ(local.maps, experts.maps, layer if migration and migration.stage == "committed" else -1):
+        # The log went back to a fork: the ranks compute by what is void now, and are to load what holds.
+        yield ShutDownRunner(runner_id)
+    elif migration is not None:
+        yield from _go_on(runner_id, local, migration)
+
+
+def _go_on(runner_id: str, local: LocalRunner, migration: Migration) -> Iterator[Step]:
+    moves = migration.layers[migration.position]
+    if migration.stage == "staging":
+        if local.staging is None:
+            yield StageExperts(runner_id, migration.migration_id, moves)
+    elif local.maps[moves.layer] != moves.map:
+        yield ApplyExperts(runner_id, migration.migration_id, moves, migration.epoch)
+
+
+def _differ(told: list[list[int]], logged: list[list[int]], committed: int) -> bool:
+    """Whether a layer's map is not the one that was told, but for the one that is to be applied."""
+    if len(told) != len(logged):
+        return True
+    return any(told[layer] != logged[layer] for layer in range(len(logged)) if layer != committed)
 
 
 def _dispatch(state: ClusterState, view: LocalView) -> Iterator[Step]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.clock import Timer
-from actors.expert_reports import report_of
+from actors.expert_reports import ExpertWord, report_of
 from actors.reporter import Reporter, SayAgain
 from actors.runner_watch import Outbox, Watch
 from actors.settings import Settings
@@ -25,6 +25,7 @@ from engines.registry import ENGINES
 from engines.wire import ChannelClosed, FromRunner, ToRunner
 from events import commands as cmd
 from events import status as st
+from events.experts import EplbSettings
 from events.ids import fresh
 from events.values import NO_TOKENS, Cause, Placement, Rank
 
@@ -74,6 +75,7 @@ class RunnerSupervisor(Actor):
         self.runner_id = rank.runner_id
         self._instance_id = instance_id
         self._placement = placement
+        self._eplb = placement.eplb or EplbSettings()
         self._settings = settings
         self._node_id = node_id
         self._reporter = reporter
@@ -111,11 +113,7 @@ class RunnerSupervisor(Actor):
             case wire.TaskDone() | wire.TaskBroken() | wire.TaskDropped():
                 self._task_ended(message)
             case wire.ExpertLoad() | wire.LayerStaged() | wire.LayerApplied():
-                self._reporter.send(
-                    report_of(
-                        message, self._node_id, self._instance_id, self._placement, self._settings.policy
-                    )
-                )
+                self._tell_of_experts(message)
             case _Check():
                 self._check()
             case _Kill():
@@ -153,9 +151,18 @@ class RunnerSupervisor(Actor):
             case wire.Generate():
                 self._watch.dispatched(message.task_id, self.clock.monotonic())
                 self._arm()
+            case wire.StageLayer():
+                self._move(self._eplb.stage_timeout_s)
+            case wire.ApplyLayer():
+                self._move(self._eplb.apply_timeout_s)
             case _:
                 pass
         self._outbox.put(frame)
+
+    def _move(self, limit: float) -> None:
+        """The decider gives up what takes too long; a runner that hangs beyond that is killed."""
+        self._watch.moves(limit + STOP_GRACE_S, self.clock.monotonic())
+        self._arm()
 
     def _unsendable(self, message: ToRunner, error: Exception) -> None:
         """A prompt has what no message can carry, such as a number beyond 64 bits: only its task breaks."""
@@ -223,6 +230,12 @@ class RunnerSupervisor(Actor):
             case _:
                 self._watch.progress_at = self.clock.monotonic()
         self._report(status)
+
+    def _tell_of_experts(self, message: ExpertWord) -> None:
+        if not isinstance(message, wire.ExpertLoad):
+            self._watch.moved(self.clock.monotonic())
+        policy = self._settings.policy
+        self._reporter.send(report_of(message, self._node_id, self._instance_id, self._placement, policy))
 
     def _task_ended(self, message: FromRunner) -> None:
         match message:

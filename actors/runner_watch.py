@@ -47,6 +47,8 @@ class Watch:
         self._unseen: set[str] = set()
         self._open: set[str] = set()
         self._prefilling = False
+        self._moving = 0.0
+        """Seconds that moving experts may take; 0 where none are on their way."""
 
     def begin(self, phase: str, limit: float, now: float) -> None:
         """A phase begins in which something must be heard every ``limit`` seconds."""
@@ -73,14 +75,29 @@ class Watch:
         self._unseen.discard(task_id)
         self._open.discard(task_id)
 
+    def moves(self, limit: float, now: float) -> None:
+        """The runner was told to move experts: batches wait for it up to ``limit`` seconds."""
+        self.progress_at = now
+        self._moving = limit
+
+    def moved(self, now: float) -> None:
+        """The experts are where they were to go, or stay where they are."""
+        self.progress_at = now
+        self._moving = 0.0
+
     def serving_limit(self, prefill_s: float, decode_s: float) -> float:
-        """The prefill limit while a prompt waits or is computed, else the decode limit, else none."""
+        """The prefill limit while a prompt waits or is computed, else the decode limit, else none.
+
+        While experts move it is at least the limit of that.
+        """
         if not self._open:
-            return 0.0
-        return prefill_s if self._unseen or self._prefilling else decode_s
+            return self._moving
+        return max(prefill_s if self._unseen or self._prefilling else decode_s, self._moving)
 
     def name(self) -> str:
         """The phase, for people."""
         if self.phase != "serve":
             return self.phase
+        if self._moving:
+            return "moving experts"
         return "prefill" if self._unseen or self._prefilling else "decode"

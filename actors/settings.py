@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 import platformdirs
 
+from engines.registry import ENGINES
 from events.values import Policy
 
 PREFIX = "CUEBOOK_"
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prefill_chunk: int = 0
     threads: int = 0
     cpu_devices: int = 1
+    engines: str = ""
     start_timeout_s: float = 400.0
     connect_timeout_s: float = 60.0
     load_timeout_s: float = 300.0
@@ -77,6 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
         if not 1 <= self.cpu_devices <= 64:
             raise ValueError(f"cpu_devices must be between 1 and 64, got {self.cpu_devices}")
+        if unknown := sorted(set(self.engine_names) - set(ENGINES)):
+            raise ValueError(f"engines names {', '.join(unknown)}; known are {', '.join(ENGINES)}")
         if not 0 < self.backoff_base_s <= self.backoff_cap_s < math.inf:
             raise ValueError(
                 f"backoff_base_s must be above 0 and at most backoff_cap_s, got {self.backoff_base_s} "
@@ -91,6 +95,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             backoff_base_s=self.backoff_base_s,
             backoff_cap_s=self.backoff_cap_s,
         )
+
+    @property
+    def engine_names(self) -> list[str]:
+        """The engines that this node may use."""
+        return [name.strip() for name in self.engines.split(",") if name.strip()] or list(ENGINES)
 
     @property
     def home_path(self) -> Path:

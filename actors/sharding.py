@@ -32,13 +32,14 @@ ACTIVATION_SHARE = 20
 class Seat(NamedTuple):
     """A device that may take a rank. ``kind`` is the device's; ``node_free`` bytes its node has in all.
 
-    ``strategies`` are the ways in which its engine can share a model.
+    ``strategies`` are the ways in which its engine can share a model, ``speed`` is what it measured.
     """
 
     candidate: Candidate
     kind: str
     node_free: int
     strategies: tuple[ShardStrategy, ...]
+    speed: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str]:

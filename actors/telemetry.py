@@ -16,6 +16,7 @@ import psutil
 from actors.actor import Actor
 from actors.reporter import Reporter, SayAgain
 from actors.settings import Settings
+from engines.contract import Tested
 from engines.registry import ENGINES
 from events import commands as cmd
 from events.ids import fresh
@@ -33,7 +34,7 @@ class _Read(NamedTuple):
 class _Tested(NamedTuple):
     """The self-tests are done."""
 
-    reports: list[EngineReport]
+    engines: list[Tested]
 
 
 class Identity(NamedTuple):
@@ -55,7 +56,7 @@ class Telemetry(Actor):
         self._identity = identity
         self._settings = settings
         self._reporter = reporter
-        self._engines: list[EngineReport] | None = None
+        self._engines: list[Tested] | None = None
 
     def started(self) -> None:
         """Test the engines on a thread: it takes seconds where no earlier result can be used."""
@@ -65,8 +66,8 @@ class Telemetry(Actor):
         """Handle the end of the self-tests and the timer of the readings."""
         match message:
             case _Tested():
-                self._engines = message.reports
-                self._report_start(message.reports)
+                self._engines = message.engines
+                self._report_start(message.engines)
                 self.after(READ_EVERY_S, _Read())
             case SayAgain():
                 if self._engines is not None:
@@ -76,14 +77,16 @@ class Telemetry(Actor):
                 self.after(READ_EVERY_S, _Read())
 
     def _test_engines(self) -> None:
-        reports = [engine.self_test() for engine in ENGINES.values()]
-        for report in reports:
-            logger.info("engine %s: %s", report.engine, report.detail)
-        self.mailbox.put_system(_Tested(reports))
+        engines = [ENGINES[name] for name in self._settings.engine_names]
+        measure = sum(engine.installed() for engine in engines) > 1  # else there is nothing to choose
+        tests = [engine.self_test(measure=measure) for engine in engines]
+        for tested in tests:
+            logger.info("engine %s: %s", tested.report.engine, tested.report.detail)
+        self.mailbox.put_system(_Tested(tests))
 
-    def _report_start(self, reports: list[EngineReport]) -> None:
+    def _report_start(self, tests: list[Tested]) -> None:
         identity, memory = self._identity, psutil.virtual_memory()
-        found = devices(self._settings.cpu_devices)
+        found = _all_devices(devices(self._settings.cpu_devices), tests)
         self._reporter.send(
             cmd.ReportNodeStarted(
                 command_id=fresh("report"),
@@ -96,7 +99,7 @@ class Telemetry(Actor):
                 api_url=identity.api_url,
                 host=identity.host,
                 devices=found,
-                engines=[_on_all(report, found) for report in reports],
+                engines=[_on_all(tested.report, found) for tested in tests],
                 memory_total=memory.total,
                 memory_available=memory.available,
                 policy=self._settings.policy,
@@ -116,7 +119,7 @@ class Telemetry(Actor):
 
 
 def devices(cpu_devices: int = 1) -> list[Device]:
-    """The devices of this machine that an engine of ours can use.
+    """The devices of this machine that are known without an engine.
 
     The CPU and its memory can be divided into ``cpu_devices``, each of which takes a rank.
     """
@@ -128,6 +131,15 @@ def devices(cpu_devices: int = 1) -> list[Device]:
         Device(device_id=f"cpu:{number}", kind="cpu", name=name, memory_bytes=memory // cpu_devices)
         for number in range(cpu_devices)
     ]
+
+
+def _all_devices(own: list[Device], tests: list[Tested]) -> list[Device]:
+    """The node's own devices, then those that its engines found, each once."""
+    found = {device.device_id: device for device in own}
+    for tested in tests:
+        for device in tested.devices:
+            found.setdefault(device.device_id, device)
+    return list(found.values())
 
 
 def _on_all(report: EngineReport, found: list[Device]) -> EngineReport:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import psutil
-
+from actors import orders
 from actors import plan as p
 from actors.actor import Actor
 from actors.address import Address, Terminated
@@ -22,14 +21,14 @@ from actors.runner_supervisor import Order, RunnerSupervisor, ShutDown
 from actors.settings import Settings
 from actors.streams import PromptFor, PromptShelf, TokenHub
 from actors.supervision import AddChild, ChildSpec
+from actors.worker_reports import WorkerReports
 from engines import wire
-from engines.contract import GroupSpec, Prompt
+from engines.processes import kill_orphan
 from events import catalogue as ev
 from events import commands as cmd
 from events import status as st
 from events.base import Command
 from events.feed import CommitFeed
-from events.ids import fresh
 from events.record import Committed
 from events.values import NO_TOKENS, Cause, Placement
 from projections.snapshot import load_state
@@ -40,9 +39,6 @@ logger = logging.getLogger("cuebook.worker")
 SHUTDOWN_S = 15.0
 PROMPT_WAIT_S = 10.0
 """Seconds that a task waits for its prompt from the node that its client is connected to."""
-PREFILL_CHUNK = 1024
-CPU_PREFILL_CHUNK = 128
-"""A chunk is one computation that can't be cancelled: on a CPU, 128 tokens take what 1,024 take on a GPU."""
 FETCH_AGAIN_S = 1.0
 
 
@@ -99,6 +95,7 @@ class Worker(Actor):
         self._paths = paths
         self._feed = feed
         self._reporter = reporter
+        self._reports = WorkerReports(node_id, settings.policy, reporter)
         self._runners = runners
         self._downloader = downloader
         self._telemetry = telemetry
@@ -168,18 +165,14 @@ class Worker(Actor):
                 if isinstance(event, ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled):
                     self._ended(event)
                 elif isinstance(event, ev.NodeStopped) and event.incarnation == self._incarnation:
-                    self._stopped(event)
+                    if not event.clean:  # it was thought dead, and is not
+                        self._telemetry.tell(SayAgain())
                 elif isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, st.Ready):
                     if event.runner_id in view.runners:
                         view.runners[event.runner_id].ready = True
                 elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
                     view.fetching.discard(event.model_id)
         view.spent = {r for r in view.spent if r in self._state.runners or r in self._supervisors}
-
-    def _stopped(self, event: ev.NodeStopped) -> None:
-        """The log has this node as stopped: it was thought dead, and is not, or has just said goodbye."""
-        if not event.clean:
-            self._telemetry.tell(SayAgain())
 
     def _act(self) -> None:
         """Do what is due, once the log knows this start of the node: until then it tells of the last one."""
@@ -232,7 +225,7 @@ class Worker(Actor):
         """No runner has it: it has ended as of now."""
         self._view.cancelling.add(step.task.task_id)
         self._shelf.take(step.task.request_id, step.task.index)
-        self._report_task(step.task, cmd.Stopped(usage=NO_TOKENS))
+        self._reports.task(step.task.task_id, cmd.Stopped(usage=NO_TOKENS))
 
     def shut_down_runner(self, step: p.ShutDownRunner) -> None:
         """Tell its supervisor."""
@@ -243,13 +236,7 @@ class Worker(Actor):
         """Let the master decide whether it may carry on; without an answer it lives on."""
         local = self._view.runners[step.runner_id]
         local.offered = True
-        report = cmd.ReportAdoptable(
-            command_id=fresh("report"),
-            origin=self._node_id,
-            instance_id=local.instance_id,
-            placement=local.placement,
-        )
-        self._reporter.send(report, lambda: self.mailbox.put_system(_Offered(step.runner_id)))
+        self._reports.adoptable(local, lambda: self.mailbox.put_system(_Offered(step.runner_id)))
 
     def report_lost(self, step: p.ReportLost) -> None:
         """Its supervisor has crashed, or belonged to a worker that has."""
@@ -261,12 +248,12 @@ class Worker(Actor):
             code="supervisor_lost",
             message=f"{runner.runner_id} lost its supervisor and was stopped.",
         )
-        self._report_runner(runner.runner_id, st.Failed(phase=type(runner.status).__name__, cause=cause))
+        self._reports.runner(runner.runner_id, st.Failed(phase=type(runner.status).__name__, cause=cause))
 
     def report_never_spawned(self, step: p.ReportNeverSpawned) -> None:
         """Its placement was void before it had a process."""
         self._view.spent.add(step.runner_id)
-        self._report_runner(step.runner_id, st.Shutdown())
+        self._reports.runner(step.runner_id, st.Shutdown())
 
     def create_runner(self, step: p.CreateRunner) -> None:
         """Start a supervisor, which starts the process; the answer comes as `_Spawned`."""
@@ -306,39 +293,24 @@ class Worker(Actor):
     def connect_runner(self, step: p.ConnectRunner) -> None:
         """Let it join the ranks of its group."""
         self._view.runners[step.rank.runner_id].connecting = True
-        placement = step.placement
-        group = GroupSpec(
-            group_id=placement.ranks[0].runner_id,
-            rank=step.rank.rank,
-            hosts=step.hosts,
-            strategy="tensor" if placement.strategy == "tensor" else "pipeline",
-            timeout_s=self._settings.connect_timeout_s,
-        )
-        connect = wire.Connect(engine=placement.engine, group=group)
-        self._order(step.rank.runner_id, connect)
+        self._order(step.rank.runner_id, orders.connect(step, self._settings))
 
     def load_model(self, step: p.LoadModel) -> None:
-        """Order the load of the rank's layers."""
-        self._view.runners[step.runner_id].loading = True
-        placement, rank = step.placement, step.rank
-        load = wire.Load(
-            card=step.model.card,
-            path=step.model.paths[self._node_id],
-            engine=placement.engine,
-            dtype=placement.dtype,
-            context=placement.context,
-            batch=1 if self._settings.no_batch else placement.batch,
-            start_layer=rank.start_layer,
-            end_layer=rank.end_layer,
-            prefill_chunk=self._settings.prefill_chunk or prefill_chunk(rank.device_id),
-            device_id=rank.device_id,
-        )
-        self._order(step.runner_id, load)
+        """Order the load of the rank's shard."""
+        local = self._view.runners[step.runner_id]
+        local.loading = True
+        local.told(step)
+        self._order(step.runner_id, orders.load(step, self._settings, step.model.paths[self._node_id]))
 
     def warm_up_runner(self, step: p.WarmUpRunner) -> None:
         """Order the first forward pass."""
         self._view.runners[step.runner_id].warming = True
         self._order(step.runner_id, wire.WarmUp())
+
+    def move_experts(self, step: p.StageExperts | p.ApplyExperts | p.DropStaging) -> None:
+        """Tell rank 0, which tells the others."""
+        self._view.runners[step.runner_id].told(step)
+        self._order(step.runner_id, orders.move(step))
 
     def dispatch(self, step: p.Dispatch) -> None:
         """Hand the prompt to the runner; without its prompt a task can't be served."""
@@ -352,10 +324,10 @@ class Worker(Actor):
                 code="prompt_lost",
                 message="The prompt was lost when a part of the node restarted. Send the request again.",
             )
-            self._report_task(task, cmd.Broken(cause=cause, usage=NO_TOKENS))
+            self._reports.task(task.task_id, cmd.Broken(cause=cause, usage=NO_TOKENS))
         else:
             self._hub.route(task.task_id, task.api_node)
-            self._order(task.runner_id, _generate(task, prompt))
+            self._order(task.runner_id, orders.generate(task, prompt))
 
     def _may_come(self, task: Task) -> bool:
         """A prompt of another node may be on its way still, for a while."""
@@ -385,14 +357,14 @@ class Worker(Actor):
         cause = Cause(code="spawn_failed", message=f"{runner_id} could not be started: {answer.error}")
         if isinstance(answer.error, Rejected):
             cause = Cause(code="spawn_failed", message=answer.error.cause.message)
-        self._report_runner(runner_id, st.Failed(phase="Spawning", cause=cause))
+        self._reports.runner(runner_id, st.Failed(phase="Spawning", cause=cause))
 
     def _supervisor_ended(self, notice: Terminated) -> None:
         self._supervisors.pop(notice.actor, None)
         self._view.runners.pop(notice.actor, None)
         if notice.cause is not None:
             cause = Cause(code="supervisor_lost", message=f"Its supervisor crashed: {notice.cause}")
-            self._report_runner(notice.actor, st.Failed(phase="unknown", cause=cause))
+            self._reports.runner(notice.actor, st.Failed(phase="unknown", cause=cause))
 
     def _order(self, runner_id: str, message: wire.ToRunner) -> None:
         self._tell(runner_id, Order(message))
@@ -405,54 +377,6 @@ class Worker(Actor):
             address.tell(message)
         except (MailboxFull, Stopped) as error:
             logger.warning("%s did not take %s: %s", runner_id, message, error)
-
-    # Reports
-
-    def _report_runner(self, runner_id: str, status: st.RunnerStatus) -> None:
-        self._reporter.send(
-            cmd.ReportRunner(
-                command_id=fresh("report"),
-                origin=self._node_id,
-                runner_id=runner_id,
-                status=status,
-                policy=self._settings.policy,
-            )
-        )
-
-    def _report_task(self, task: Task, outcome: cmd.Stopped | cmd.Broken) -> None:
-        self._reporter.send(
-            cmd.ReportTask(
-                command_id=fresh("report"), origin=self._node_id, task_id=task.task_id, outcome=outcome
-            )
-        )
-
-
-def prefill_chunk(device_id: str) -> int:
-    """Prompt tokens between two decode steps: a pause of half a second or so for the running streams."""
-    return CPU_PREFILL_CHUNK if device_id.startswith("cpu") else PREFILL_CHUNK
-
-
-def kill_orphan(pid: int, started_at: float) -> None:
-    """End a runner process that outlived its supervisor, if ``pid`` is still that process."""
-    try:
-        process = psutil.Process(pid)
-        if abs(process.create_time() - started_at) < 0.1:
-            process.kill()
-    except psutil.Error:
-        return  # it has ended, as it should have
-
-
-def _generate(task: Task, prompt: Prompt) -> wire.Generate:
-    return wire.Generate(
-        task_id=task.task_id,
-        kind=task.kind,
-        sampling=task.sampling,
-        messages=list(prompt.messages),
-        tools=list(prompt.tools),
-        text=prompt.text,
-        tokens=list(prompt.tokens),
-        template_options=prompt.template_options,
-    )
 
 
 _DO: dict[type[p.Step], Callable[[Worker, Any], None]] = {
@@ -467,5 +391,8 @@ _DO: dict[type[p.Step], Callable[[Worker, Any], None]] = {
     p.ConnectRunner: Worker.connect_runner,
     p.LoadModel: Worker.load_model,
     p.WarmUpRunner: Worker.warm_up_runner,
+    p.StageExperts: Worker.move_experts,
+    p.ApplyExperts: Worker.move_experts,
+    p.DropStaging: Worker.move_experts,
     p.Dispatch: Worker.dispatch,
 }

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from events.base import Value
 from events.experts import EplbSettings, ExpertDispatch, ExpertFormat, LayerMoves, StagedSlot
-from events.values import Cause, Dtype, EngineReport, FinishReason, ModelCard, Sampling, TaskKind
+from events.values import Cause, Device, Dtype, EngineReport, FinishReason, ModelCard, Sampling, TaskKind
 
 Strategy = Literal["pipeline", "tensor", "expert"]
 """How ranks share a model: each some layers, or a part of every layer, or some experts of every layer."""
@@ -259,13 +259,28 @@ class LoadError(Exception):
         self.cause = cause
 
 
+class Tested(Value, frozen=True, kw_only=True):
+    """What the self-test of an engine found. A node knows its CPU and Metal; of these devices, from here."""
+
+    report: EngineReport
+    devices: list[Device] = []
+    """The accelerators in the report, with their names and memory."""
+
+
 class Engine(Protocol):
     """One kind of engine, known by name."""
 
     name: str
 
-    def self_test(self) -> EngineReport:
-        """Compute something small and check it. Never raises: ``ok`` false carries the reason."""
+    def installed(self) -> bool:
+        """True where its packages are there, whatever they can do here. Imports none of them."""
+        ...
+
+    def self_test(self, *, measure: bool = False) -> Tested:
+        """Compute something small and check it. Never raises: ``report.ok`` false carries the reason.
+
+        With ``measure`` the report has a speed, which takes a second more.
+        """
         ...
 
     def environment(self, threads: int) -> dict[str, str]:

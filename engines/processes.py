@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from engines.wire import Channel, FromRunner
 from events.values import Cause, Diagnostics
 
@@ -143,3 +145,13 @@ def _signal_name(exit_code: int | None) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+def kill_orphan(pid: int, started_at: float) -> None:
+    """End a runner process that outlived its supervisor, if ``pid`` is still that process."""
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started_at) < 0.1:
+            process.kill()
+    except psutil.Error:
+        return  # it has ended, as it should have

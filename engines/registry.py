@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from engines.contract import Engine
 from engines.mlx.engine import MlxEngine
+from engines.torch.engine import TorchEngine
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MlxEngine(),)}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MlxEngine(), TorchEngine())}
 
 
 def engine(name: str) -> Engine:

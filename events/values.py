@@ -56,6 +56,8 @@ class EngineReport(Value, frozen=True):
     options: dict[str, str] = {}
     strategies: list[ShardStrategy] = msgspec.field(default_factory=lambda: ["pipeline", "tensor"])
     """Ways in which the engine can spread a model over several ranks."""
+    speed: float = 0.0
+    """Tokens per second of the work in `engines.speed`, the same for every engine; 0 where not measured."""
 
 
 class Quantization(Value, frozen=True):

@@ -77,9 +77,10 @@ def _moves(event: ev.RebalanceDecided) -> str:
 def _(event: ev.MigrationPlanned) -> str:
     slots = sum(len(layer.moves) for layer in event.layers)
     layers = ", ".join(str(layer.layer) for layer in event.layers)
+    where = f"layer{'' if len(event.layers) == 1 else 's'} {layers}"
     return (
-        f"{event.migration_id} of {event.instance_id} is to fill {count(slots, 'slot')} of the layers "
-        f"{layers} with other experts, for epoch {event.epoch}"
+        f"{event.migration_id} of {event.instance_id} is to fill {count(slots, 'slot')} of {where} with "
+        f"other experts, for epoch {event.epoch}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -62,7 +62,7 @@ def why(reader: LogReader, entity_id: str) -> Story:
             f"The log has nothing on {entity_id!r}. Give the id of an instance, runner, task, request, node, "
             "model or actor, the number of a decision, or # and the number of an event."
         )
-    return Story(entity_id, _kind(entity_id, found), list(_links(reader, found)))
+    return Story(entity_id, _kind(entity_id, found), list(steps(reader, found)))
 
 
 def render_text(story: Story) -> str:
@@ -222,7 +222,7 @@ def _decision_story(reader: LogReader, name: str, number: int, *, by_seq: bool) 
     for subject in dict.fromkeys(recorded.event.subject for recorded in decision.events):
         story = _Collector(reader).collect(subject).items()
         found |= [(seq, each) for seq, each in story if seq < decision.first_seq]
-    links = list(_links(reader, dict(sorted(found.items())[-_BEFORE - len(decision.events) :])))
+    links = list(steps(reader, dict(sorted(found.items())[-_BEFORE - len(decision.events) :])))
     if not decision.events:
         links.append(_eventless(decision))
     return Story(name, "event" if by_seq else "decision", links)
@@ -236,7 +236,10 @@ def _eventless(decision: Committed) -> Link:
     return Link(0, decision.at, decision.decision_id, cause is not None, outcome, because, details)
 
 
-def _links(reader: LogReader, found: dict[int, Recorded]) -> Iterator[Link]:
+def steps(
+    reader: LogReader, found: dict[int, Recorded], details: Callable[[Event], list[str]] | None = None
+) -> Iterator[Link]:
+    """Events, by seq and in their order, as steps of a story; ``details`` gives the evidence of each."""
     places: dict[str, str] = {}
     waiting: dict[str, int] = {}
     decision: Committed | None = None
@@ -256,7 +259,7 @@ def _links(reader: LogReader, found: dict[int, Recorded]) -> Iterator[Link]:
             failure_of(event) is not None,
             _told(recorded, places),
             _because(decision, recorded, places, waiting),
-            _details(event),
+            (details or _details)(event),
         )
         if isinstance(event, ev.InstanceSetBack | ev.InstanceRetried):
             waiting[event.instance_id] = recorded.seq

@@ -41,7 +41,7 @@ class Window:
     row_s: float
     """Seconds that one row more on the hottest rank takes, see `row_seconds`."""
     bandwidth: float
-    """Bytes per second in which a rank receives experts."""
+    """Bytes per second in which a rank receives experts; 0 where that is not known."""
     layer_s: float = LAYER_S
 
 
@@ -125,6 +125,8 @@ def _unfit(proposal: Proposal, gate: Gate, window: Window) -> str:
     """Why there is nothing to weigh; empty where there is."""
     if window.tokens < gate.min_tokens:
         return f"the window saw {window.tokens} tokens, and a decision needs {gate.min_tokens}"
+    if window.bandwidth <= 0:
+        return "how fast ranks receive experts is not known yet"
     if proposal.now >= gate.near_bound * proposal.bound:
         return (
             f"balance is {proposal.now:.3f}, at least {gate.near_bound:g} of the {proposal.bound:.3f} that "
@@ -144,10 +146,11 @@ def _dear(proposal: Proposal, gate: Gate, saving: float, cost: float) -> str:
 
 
 def _worth(proposal: Proposal, gate: Gate, paying: Flags, changed: Flags, saving: float, cost: float) -> str:
-    left = int(np.count_nonzero(changed & ~paying))
+    n_layers, left = int(paying.sum()), int(np.count_nonzero(changed & ~paying))
+    layers = f"{n_layers} layer" if n_layers == 1 else f"{n_layers} layers"
     dropped = f"; {left} more would cost more than they save" if left else ""
     return (
-        f"moving {proposal.moved} experts in {int(paying.sum())} layers takes {cost:.3g} s and saves "
-        f"{saving:.3g} s over {gate.horizon_s:g} s: balance goes from {proposal.now:.3f} to "
+        f"moving {proposal.moved} experts in {layers} takes {cost:.3g} s "
+        f"and saves {saving:.3g} s over {gate.horizon_s:g} s: balance goes from {proposal.now:.3f} to "
         f"{proposal.predicted:.3f}, where {proposal.bound:.3f} can't be exceeded{dropped}"
     )

@@ -48,7 +48,7 @@ def _check(settings: Settings) -> Iterator[Finding]:
     yield from log.check(settings)
     yield from models.check(settings)
     yield from port.check(settings)
-    yield from engine.check()
+    yield from engine.check(settings)
 
 
 def _show(finding: Finding) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from actors.placement import PREFERENCES
 from actors.settings import Settings
 from api.cli import replay_commands as commands
+from api.cli import replay_experts
 from api.cli.positions import HOW
 from api.cli.setting_flags import add_setting_flags, settings_of
 from events.catalogue import EVENT_TYPES
+from events.experts import EplbPolicy
 from events.reader import LogReader
 
 
@@ -35,6 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     _timeline(subcommands)
     _verify(subcommands)
     _what_if(subcommands)
+    _heat_map(subcommands)
     _rebuild(subcommands)
 
 
@@ -79,8 +82,8 @@ def _why(subcommands: _Subcommands) -> None:
     parser.add_argument(
         "id",
         metavar="ID",
-        help="an instance, runner, task, request, node, model or actor; the number of a decision; "
-        "# and the number of an event",
+        help="an instance, runner, task, request, node, model or actor; INSTANCE@EPOCH, an epoch of its "
+        "experts; the number of a decision; # and the number of an event",
     )
 
 
@@ -108,7 +111,18 @@ def _verify(subcommands: _Subcommands) -> None:
 def _what_if(subcommands: _Subcommands) -> None:
     text = "decide the same history with another placement policy and show what would change"
     parser = _add(subcommands, "what-if", text, commands.what_if)
-    parser.add_argument("--policy", required=True, choices=list(PREFERENCES), help="the other policy")
+    policies = [*PREFERENCES, *get_args(EplbPolicy)]
+    parser.add_argument(
+        "--policy", required=True, choices=policies, help="the other policy, of devices or of experts"
+    )
+
+
+def _heat_map(subcommands: _Subcommands) -> None:
+    text = "draw the load of each rank and layer before and after an epoch of an instance's experts"
+    parser = _add(subcommands, "heat-map", text, replay_experts.heat_map)
+    parser.add_argument("instance", metavar="INSTANCE", help="an instance whose experts are balanced")
+    parser.add_argument("--epoch", metavar="N", type=int, help="the epoch (default: that of the last window)")
+    parser.add_argument("--to", metavar="FILE.svg", help="the file to write (default: INSTANCE-EPOCH.svg)")
 
 
 def _rebuild(subcommands: _Subcommands) -> None:

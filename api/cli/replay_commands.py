@@ -13,6 +13,7 @@ from actors.decider import VERSION, decide, make_decider
 from actors.placement import PREFERENCES
 from actors.refusal import Rejected
 from actors.settings import Settings
+from api.cli import replay_experts
 from api.cli.console import print_json, say
 from api.cli.errors import CliError
 from api.cli.positions import seq_of
@@ -22,7 +23,7 @@ from events.chain import Break, verify_chain
 from events.errors import LogLocked
 from events.lock import WriterLock
 from events.reader import LogReader
-from projections import mirror, replay, whatif
+from projections import mirror, replay, whatif, why_experts
 from projections import timeline as timelines
 from projections import verify as verifying
 from projections import why as whys
@@ -82,7 +83,7 @@ def diff(question: Question) -> int:
 def why(question: Question) -> int:
     """`replay why`."""
     try:
-        story = whys.why(question.reader, question.args.id)
+        story = _story(question.reader, question.args.id)
     except whys.Unknown as error:
         raise CliError(str(error)) from error
     if question.as_json:
@@ -90,6 +91,11 @@ def why(question: Question) -> int:
     else:
         say(whys.render_text(story))
     return 0
+
+
+def _story(reader: LogReader, entity_id: str) -> whys.Story:
+    epoch = why_experts.split(entity_id)
+    return why_experts.why_epoch(reader, *epoch) if epoch else whys.why(reader, entity_id)
 
 
 def timeline(question: Question) -> int:
@@ -130,7 +136,12 @@ def _chain_break(broken: Break) -> str:
 
 
 def what_if(question: Question) -> int:
-    """`replay what-if`: today's decider with another placement policy, against today's with its own."""
+    """`replay what-if`: today's decider with another placement policy, against today's with its own.
+
+    With a policy of the load balancer: its own experts, window by window, beside those that were.
+    """
+    if question.args.policy not in PREFERENCES:
+        return replay_experts.what_if(question)
     other = make_decider(PREFERENCES[question.args.policy])
     report = whatif.what_if(question.reader, decide, other, refusal=Rejected)
     if question.as_json:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from engines import self_tests
-from engines.contract import Group, GroupSpec, LoadSpec
+from engines.contract import Group, GroupSpec, LoadSpec, Tested
 from engines.mlx import blas
-from events.values import Cause, EngineReport
+from events.values import Cause
 
 if TYPE_CHECKING:
     from engines.mlx.builder import MlxBuilder
@@ -21,12 +23,17 @@ class MlxEngine:
 
     name = "mlx"
 
-    def self_test(self) -> EngineReport:
+    def installed(self) -> bool:
+        """True where its packages are there, whatever they can do here."""
+        return all(importlib.util.find_spec(package) is not None for package in ("mlx", "mlx_lm"))
+
+    def self_test(self, *, measure: bool = False) -> Tested:
         """Compute something small in a process of its own. Never raises; a crash there is a report.
 
         The result holds for this machine as long as MLX's version and the BLAS stay the same.
         """
-        return self_tests.run(self.name, "engines.mlx.selftest", self.environment(os.cpu_count() or 1))
+        environment = self.environment(os.cpu_count() or 1)
+        return self_tests.run(self.name, "engines.mlx.selftest", environment, measure=measure)
 
     def environment(self, threads: int) -> dict[str, str]:
         """Variables for a runner: threads, no network, and OpenBLAS preloaded on a Linux CPU."""
@@ -45,12 +52,20 @@ class MlxEngine:
 
     def connect(self, spec: GroupSpec, lost: Callable[[Cause], None]) -> MlxGroup:
         """Meet the other ranks; from here on MLX is in the process. Raises `LoadError`."""
+        _keep_torch_out()
         from engines.mlx.group import connect
 
         return connect(spec, lost)
 
     def builder(self, spec: LoadSpec, group: Group | None = None) -> MlxBuilder:
         """A builder; from here on MLX is in the process. ``group`` is what `connect` returned."""
+        _keep_torch_out()
         from engines.mlx.builder import MlxBuilder
 
         return MlxBuilder(spec, cast("MlxGroup | None", group))
+
+
+def _keep_torch_out() -> None:
+    """Let transformers, whose tokenizers mlx-lm takes, not find torch: that costs a second or more."""
+    modules = cast("dict[str, object]", sys.modules)
+    modules.setdefault("torch", None)

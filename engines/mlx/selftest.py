@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 
 import numpy as np
 
+from engines.contract import Tested
 from engines.mlx import blas
-from engines.self_tests import failed, show
+from engines.self_tests import MEASURE, failed, show
 from events.values import EngineReport
 
 
-def main() -> None:
+def main(*, measure: bool) -> None:
     """Print the report. A crash before that is for the parent to report."""
     try:
-        report = _test()
+        tested = _test(measure=measure)
     except ImportError as error:
-        report = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
-    show(report)
+        tested = failed("mlx", f"MLX is not installed ({error}): `pip install 'cuebook[mlx]'`.")
+    show(tested)
 
 
-def _test() -> EngineReport:
+def _test(*, measure: bool) -> Tested:
     if not _computes():
         return failed("mlx", "MLX computes wrongly here: a small product differs from numpy's.")
     kind = _kind()
@@ -28,7 +30,7 @@ def _test() -> EngineReport:
     if found := _rdma():
         options["rdma"] = " ".join(found)
     hint = f" {blas.HOW_TO_GET}" if options.get("blas") == "netlib reference" else ""
-    return EngineReport(
+    report = EngineReport(
         engine="mlx",
         version=f"{version('mlx')} (mlx-lm {version('mlx-lm')})",
         ok=True,
@@ -37,7 +39,16 @@ def _test() -> EngineReport:
         # On a CPU bfloat16 takes 1.5 times as long in decode and 8 times in prefill (SmolLM2, OpenBLAS).
         dtype="float32" if kind == "cpu" else "bfloat16",
         options=options,
+        speed=_speed() if measure else 0.0,
     )
+    return Tested(report=report)
+
+
+def _speed() -> float:
+    from engines.mlx.speed_kit import MlxKit
+    from engines.speed import tokens_per_second
+
+    return tokens_per_second(MlxKit())
 
 
 def _computes() -> bool:
@@ -64,4 +75,4 @@ def _kind() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(measure=MEASURE in sys.argv)

@@ -7,6 +7,8 @@ Places that a row does not have yet are masked, and always finite: what is maske
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -43,8 +45,8 @@ class SlotCache(Cache):
 class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer."""
 
-    keys: torch.Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
-    values: torch.Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
+    keys: Any  # the base has them as a tensor or None
+    values: Any
 
     def __init__(self, slots: int, context: int) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]

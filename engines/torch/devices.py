@@ -1,6 +1,6 @@
 """The kinds of device that torch computes on here: one table, which all else looks things up in.
 
-All of torch-npu is in `engines.torch.npu`, which is loaded when an NPU is asked for and not before.
+All of torch-npu is in `engines.torch.npu`, which loads it when an NPU is asked for and not before.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from engines.refusals import refused
+from engines.torch import npu
 from events.values import Dtype
 
 DTYPES: dict[Dtype, torch.dtype] = {
@@ -31,51 +32,48 @@ class DeviceKind:
     """What torch calls it: ``cuda:1`` is our ``cuda:1``; a CPU has no numbers in torch."""
     backend: Literal["gloo", "nccl", "hccl"]
     """What carries the collectives of its tensors."""
-    prepare: Callable[[], None]
+    prepare: Callable[[int], None]
+    """Called with the device's number, whose device becomes the current one."""
     synchronize: Callable[[torch.device], None]
     """Wait until all that was asked of the device is computed."""
     dtype: Callable[[], Dtype]
     """The dtype that it computes best in."""
 
 
-def _npu_prepare() -> None:
-    from engines.torch import npu
-
-    npu.prepare()
-
-
-def _npu_synchronize(device: torch.device) -> None:
-    from engines.torch import npu
-
-    npu.synchronize(device)
-
-
-def _cuda_prepare() -> None:
-    if not torch.cuda.is_available():
+def _cuda_prepare(number: int) -> None:
+    have = torch.cuda.device_count()
+    if number >= have:
         raise refused(
             "device_unavailable",
-            "torch finds no CUDA device here. Check `nvidia-smi`, and that torch is a build with CUDA "
-            f"(this one is {torch.__version__}).",
+            f"There is no cuda:{number}: torch finds {have or 'no'} CUDA device{'s' if have != 1 else ''} "
+            "here. Check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that torch is a build with CUDA (it is "
+            f"{torch.__version__}).",
         )
+    torch.cuda.set_device(number)
 
 
 def _cpu_dtype() -> Dtype:
-    """bfloat16 where the CPU multiplies it (AMX, AVX512-BF16, Arm's BF16); elsewhere it is emulated, slowly.
+    """bfloat16 where the CPU multiplies it; elsewhere it is emulated, slowly."""
+    return "bfloat16" if bfloat16_units() else "float32"
 
-    A torch that is too old to say what the CPU can do computes in float32.
+
+def bfloat16_units() -> list[str]:
+    """What the CPU multiplies bfloat16 with: AMX, AVX512-BF16, Arm's BF16.
+
+    None where torch is too old to say what the CPU can do.
     """
     ask: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict[str, object])
     capabilities: dict[str, object] = ask()
-    return "bfloat16" if any(capabilities.get(name) for name in _BFLOAT16) else "float32"
+    return [name for name in _BFLOAT16 if capabilities.get(name)]
 
 
 _BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 _KINDS = {
     kind.kind: kind
     for kind in (
-        DeviceKind("cpu", "cpu", "gloo", lambda: None, lambda _: None, _cpu_dtype),
+        DeviceKind("cpu", "cpu", "gloo", lambda _: None, lambda _: None, _cpu_dtype),
         DeviceKind("cuda", "cuda", "nccl", _cuda_prepare, torch.cuda.synchronize, lambda: "bfloat16"),
-        DeviceKind("npu", "npu", "hccl", _npu_prepare, _npu_synchronize, lambda: "bfloat16"),
+        DeviceKind("npu", "npu", "hccl", npu.prepare, npu.synchronize, lambda: "bfloat16"),
     )
 }
 
@@ -94,9 +92,9 @@ def device_kind(device_id: str) -> DeviceKind:
 def torch_device(device_id: str) -> torch.device:
     """Torch's name for a device, ready to be used. Raises `LoadError`."""
     kind = device_kind(device_id)
-    kind.prepare()
-    number = device_id.partition(":")[2] or "0"
-    return torch.device("cpu") if kind.kind == "cpu" else torch.device(kind.torch_type, int(number))
+    number = int(device_id.partition(":")[2] or 0)
+    kind.prepare(number)
+    return torch.device("cpu") if kind.kind == "cpu" else torch.device(kind.torch_type, number)
 
 
 def synchronizer(device_id: str) -> Callable[[], None]:

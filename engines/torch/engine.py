@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from engines import self_tests
-from engines.contract import Builder, Group, GroupSpec, LoadSpec
-from events.values import Cause, EngineReport
+from engines.contract import Builder, Group, GroupSpec, LoadSpec, Tested
+from engines.torch import npu
+from events.values import Cause
 
 if TYPE_CHECKING:
     from engines.torch.group import TorchGroup
@@ -26,7 +27,7 @@ class TorchEngine:
         """True where its packages are there, whatever they can do here."""
         return all(importlib.util.find_spec(package) is not None for package in _PACKAGES)
 
-    def self_test(self, *, measure: bool = False) -> EngineReport:
+    def self_test(self, *, measure: bool = False) -> Tested:
         """Compute something small in a process of its own. Never raises; a crash there is a report."""
         if not self.installed():
             return self_tests.failed(self.name, "torch is not installed: `pip install 'cuebook[torch]'`.")
@@ -40,18 +41,19 @@ class TorchEngine:
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMERS_VERBOSITY": "error",
             "HF_HUB_OFFLINE": "1",
-            # torch-npu without CANN beside it breaks `import torch`: `engines.torch.npu` loads it
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            **npu.environment(),
         }
 
     def connect(self, spec: GroupSpec, lost: Callable[[Cause], None]) -> TorchGroup:
         """Meet the other ranks; from here on torch is in the process. Raises `LoadError`."""
+        npu.settle(spec.device_id)
         from engines.torch.group import connect
 
         return connect(spec, lost)
 
     def builder(self, spec: LoadSpec, group: Group | None = None) -> Builder:
         """A builder; from here on torch is in the process. ``group`` is what `connect` returned."""
+        npu.settle(spec.device_id)
         if group is not None:
             from engines.torch.expert_builder import ExpertBuilder
 

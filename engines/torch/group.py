@@ -112,7 +112,7 @@ def connect(spec: GroupSpec, lost: Callable[[Cause], None]) -> TorchGroup:
     links = meet(spec, lost)
     try:
         control = _control_group(spec, links)
-        data = dist.new_group(backend=kind.backend, timeout=timedelta(seconds=spec.timeout_s))
+        data = dist.new_group(backend=kind.backend, timeout=timedelta(seconds=_data_timeout(spec, kind)))
         assert isinstance(data, dist.ProcessGroup)
         group = TorchGroup(spec.rank, len(spec.hosts), spec, links, control, data, kind, device)
         _check(group)
@@ -122,9 +122,14 @@ def connect(spec: GroupSpec, lost: Callable[[Cause], None]) -> TorchGroup:
             f"Rank {spec.rank} at {spec.hosts[spec.rank]} can't join the {kind.backend} group: {error}. "
             "Check that the nodes reach each other and that no firewall is between them."
         ) from error
-    for made in (control, data):
+    for made in (control, data) if kind.backend != "hccl" else (control,):
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_S), made)  # pyright: ignore
     return group
+
+
+def _data_timeout(spec: GroupSpec, kind: devices.DeviceKind) -> float:
+    """What a group is made with, HCCL keeps to; the others are given more once the ranks have met."""
+    return COLLECTIVE_S if kind.backend == "hccl" else spec.timeout_s
 
 
 def _use_interface(spec: GroupSpec) -> None:

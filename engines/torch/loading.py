@@ -147,7 +147,8 @@ def _class_of(config: PreTrainedConfig, change: Callable[[PreTrainedModel], None
 class _Watched(Mapping[str, "_Reading"]):
     """The tensors of a checkpoint as a state dict, which counts the layers that have been read.
 
-    What is ``taken`` is looked at when it is asked for: by then the model has been made.
+    What is ``taken`` is looked at when it is asked for: by then the model has been made. Where others read
+    a part of the layers, none of them counts as read yet.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class _Watched(Mapping[str, "_Reading"]):
                 self._left[layer] -= 1
                 if self._left[layer] == 0 and self._read < self._total:
                     self._read += 1
-                    self._progress(self._read, self._total)
+                    self._progress(0 if self._taken else self._read, self._total)
 
 
 class _Reading:

@@ -115,6 +115,14 @@ def test_int8_experts_take_a_byte_a_weight_and_a_scale_a_row() -> None:
     assert share(2, expert_format="int8") < share(2)
 
 
+def test_int8_experts_need_room_to_be_floats_in() -> None:
+    need = Need(MIXTURE, wanted(expert_format="int8"), "float32", 512)
+    assert need.scratch(2) == 4 * expert_bytes(MIXTURE, "float32", "plain")
+    assert need.share(2) > need.common + need.experts(2) + need.scratch(2)
+    assert "108 MiB to compute int8 in" in need.parts(2)
+    assert Need(MIXTURE, wanted(), "float32", 512).scratch(2) == 0
+
+
 @given(
     st.integers(2, 8),
     st.integers(0, 8),

@@ -57,6 +57,25 @@ def where(choice: Choice) -> tuple[str, str]:
     return rank.node_id, rank.device_id
 
 
+def with_two_engines(model: Model = MODEL, **settings: object) -> str:
+    mlx = engine(["cpu:0"], speed=300.0)
+    torch = engine(["cpu:0"], engine="torch", dtype="bfloat16", speed=800.0)
+    unmeasured = engine(["cpu:0"], engine="new")
+    both = msgspec.structs.replace(node(NODE, {"cpu:0": 16 * GIB}), engines=[mlx, torch, unmeasured])
+    return chosen(state_of(both), model, **settings).placement.engine
+
+
+def test_of_the_engines_on_a_device_the_fastest_is_taken() -> None:
+    assert with_two_engines() == "torch"
+    assert with_two_engines(engine="mlx") == "mlx"
+    assert with_two_engines(dtype="float32") == "torch"
+
+
+def test_an_engine_that_reads_no_quantized_weights_gets_none() -> None:
+    source = ModelSource(kind="hub", location="org/quantized")
+    assert with_two_engines(Model(model_id=QUANTIZED.model_id, card=QUANTIZED, source=source)) == "mlx"
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Node]:
     memory = st.integers(0, 4 * GIB)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.command import Cuebook
+from support.npu_standin.without_cann import install_torch_npu
 from support.served import ServedNode, free_port
 from support.tiny import tiny_model_dir
 
@@ -87,3 +91,19 @@ def test_the_sqlite_in_use_is_judged(tmp_path: Path) -> None:
     assert any(
         finding["text"].startswith("apsw ") and "keeps the log" in finding["text"] for finding in found
     )
+
+
+def test_torch_npu_without_cann_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    packages = install_torch_npu(tmp_path, version("torch").partition("+")[0])
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    code, found = findings(tmp_path, free_port(), "engine", engines="torch")
+    assert code == 0
+    (about_npus,) = [finding for finding in found if "NPU" in finding["text"]]
+    assert about_npus["level"] == "warn"
+    assert "torch-npu is installed, but CANN" in about_npus["text"]
+    assert "set_env.sh" in about_npus["text"]
+    assert any(finding["text"].startswith("torch: ") and "CPU" in finding["text"] for finding in found)

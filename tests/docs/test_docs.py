@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 import events.commands
+import events.expert_commands
+import events.experts
 import events.values
 from actors.settings import PREFIX, Settings
 from api.cli.main import COMMANDS, parser_of
@@ -38,7 +40,9 @@ def structs_of(module: object) -> dict[str, type[msgspec.Struct]]:
 DESCRIBED: dict[str, type[msgspec.Struct]] = {
     **EVENT_TYPES,
     **structs_of(events.commands),
+    **structs_of(events.expert_commands),
     **structs_of(events.values),
+    **structs_of(events.experts),
     **{kind.__name__: kind for kind in get_args(RunnerStatus)},
 }
 

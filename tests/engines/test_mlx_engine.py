@@ -257,7 +257,7 @@ def test_prepare_counts_what_the_template_adds(generator: BatchedGenerator) -> N
 
 
 def test_the_self_test_says_what_it_found() -> None:
-    report = MlxEngine().self_test()
+    report = MlxEngine().self_test().report
     assert report.ok, report.detail
     assert report.device_ids
     if report.device_ids == ["cpu:0"]:
@@ -269,7 +269,7 @@ def test_a_crash_in_the_self_test_is_a_report(monkeypatch: pytest.MonkeyPatch, t
     crash = tmp_path / "sitecustomize.py"
     crash.write_text("import os; os.write(2, b'dying\\n'); os.abort()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    report = MlxEngine().self_test()
+    report = MlxEngine().self_test().report
     assert not report.ok
     assert "dying" in report.detail
     assert "-6" in report.detail

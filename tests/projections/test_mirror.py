@@ -105,6 +105,19 @@ def test_tables_say_what_the_state_says(history: list[Draft]) -> None:
             for i in state.instances.values()
             for rank in (i.placement.ranks if i.placement else ())
         )
+        experts = "SELECT instance_id, layer, slot, expert, rank FROM expert_placements ORDER BY 1, 2, 3"
+        assert rows(path, experts) == sorted(
+            (e.instance_id, layer, slot, expert, slot // (len(slots) // e.ranks))
+            for e in state.experts.values()
+            for layer, slots in enumerate(e.maps)
+            for slot, expert in enumerate(slots)
+        )
+        moving = "SELECT instance_id, migration_id, layers_applied FROM migrations WHERE status = 'open'"
+        assert sorted(rows(path, moving)) == sorted(
+            (e.instance_id, e.migration.migration_id, e.migration.position)
+            for e in state.experts.values()
+            if e.migration is not None
+        )
 
 
 def test_foreign_keys_hold(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_base_s_snapshot_is_of_the_base(reader: LogReader, tmp_path: Path) -> 
     log, packed = joined(reader, tmp_path / "joined.db", 100)
     log.close()
     with pytest.raises(SnapshotUnfit, match="the log begins after event"):
-        save_base(packed, reader.base_at(101), directory)
+        save_base(packed, reader.base_at(110), directory)
     with pytest.raises(SnapshotUnfit, match="can't be read"):
         save_base(packed[:-1], reader.base_at(100), directory)
     old = msgspec.msgpack.encode(

@@ -51,7 +51,7 @@ def reason_is_cut(state: ClusterState, command: Command, facts: Facts) -> list[E
 
 
 def test_the_first_difference_is_named_with_both_outcomes(tmp_path: Path) -> None:
-    reader = logged(tmp_path, History(8).take(600))
+    reader = logged(tmp_path, History(10).take(600))
     report = check(reader, reason_is_cut)
     cancelled = [d for d in reader.decisions() if isinstance(d.command, CancelTasks) and d.events]
     assert report.differences == len(cancelled) > 1
@@ -67,7 +67,7 @@ def test_the_first_difference_is_named_with_both_outcomes(tmp_path: Path) -> Non
 
 
 def test_a_difference_does_not_beget_others(tmp_path: Path) -> None:
-    reader = logged(tmp_path, History(8).take(600))
+    reader = logged(tmp_path, History(10).take(600))
 
     def forgets_one(state: ClusterState, command: Command, facts: Facts) -> list[Event]:
         return [] if command.command_id == forgotten else decide(state, command, facts)
@@ -114,7 +114,7 @@ def test_a_refusal_without_a_cause_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_decisions_of_another_version_are_counted_apart(tmp_path: Path) -> None:
-    reader = logged(tmp_path, History(8).take(600))
+    reader = logged(tmp_path, History(10).take(600))
     report = check(reader, reason_is_cut, version=VERSION + 1)
     other = report.other_versions[VERSION]
     assert report.ok
@@ -125,7 +125,7 @@ def test_decisions_of_another_version_are_counted_apart(tmp_path: Path) -> None:
 
 
 def test_a_start_skips_what_went_before(tmp_path: Path) -> None:
-    reader = logged(tmp_path, History(8).take(600))
+    reader = logged(tmp_path, History(10).take(600))
     report = check(reader, start=450)
     assert (report.checked, report.differences) == (150, 0)
 
@@ -167,7 +167,7 @@ else:
 
 def test_an_iterated_set_is_found_out(tmp_path: Path) -> None:
     """Another process has other string hashes, so that a decider which iterates a set gives itself away."""
-    logged(tmp_path, History(8).take(600)).close()
+    logged(tmp_path, History(10).take(600)).close()
 
     def run(mode: str, hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -14,9 +14,11 @@ PROGRAM = [sys.executable, "-m", "api.cli.main"]
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """The environment of the tests without their own settings, and with these."""
+    """The environment of the tests without their own settings, and with these. The engine is MLX."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUEBOOK_")}
-    return inherited | {f"CUEBOOK_{name.upper()}": str(value) for name, value in settings.items()}
+    return inherited | {
+        f"CUEBOOK_{name.upper()}": str(value) for name, value in {"engines": "mlx", **settings}.items()
+    }
 
 
 @dataclass(frozen=True)

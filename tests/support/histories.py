@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hypothesis import strategies as st
+from support import expert_commands
 from support.cards import CARDS, SMALL
+from support.expert_commands import CARD, EPLB
 
 from actors.decider import NAME, VERSION, decide
 from actors.refusal import Rejected
@@ -40,6 +42,7 @@ from projections.state import ClusterState, Runner
 
 GIB = 1 << 30
 MAX_INSTANCES = 8
+MODELS = (*CARDS, CARD)
 POLICY = Policy(max_instance_retries=2)
 NODES = ("node-anna", "node-bert")
 
@@ -66,7 +69,7 @@ class History:
         self._opening: list[Command] = [
             cmd.StartEpoch(command_id="cmd-start", node_id=NODES[0], incarnation="run-0"),
             *(self._start_node(node_id) for node_id in NODES),
-            *(self._model(card) for card in CARDS),
+            *(self._model(card) for card in MODELS),
         ]
 
     def __iter__(self) -> Iterator[Draft]:
@@ -160,6 +163,7 @@ class History:
         memory = 16 * GIB if node_id == NODES[0] else 64 * GIB
         devices = [
             Device(device_id="cpu:0", kind="cpu", name="Some CPU", memory_bytes=memory),
+            Device(device_id="cpu:1", kind="cpu", name="Some CPU", memory_bytes=memory),
             Device(device_id="metal:0", kind="metal", name="Some GPU", memory_bytes=memory // 2),
         ]
         engines = [
@@ -173,7 +177,13 @@ class History:
                 options={"blas": "openblas"},
             ),
             EngineReport(
-                engine="torch", version="", ok=False, detail="not installed", device_ids=[], dtype="float32"
+                engine="torch",
+                version="2.13.0",
+                ok=node_id == NODES[1],
+                detail="not installed" if node_id == NODES[0] else "experts can be spread",
+                device_ids=["cpu:0", "cpu:1"],
+                dtype="float32",
+                strategies=["expert"],
             ),
         ]
         return cmd.ReportNodeStarted(
@@ -245,7 +255,7 @@ def _actor(h: History) -> Command:
 
 
 def _model_known(h: History) -> Command:
-    return h._model(h._random.choice(CARDS))
+    return h._model(h._random.choice(MODELS))
 
 
 def _model_gone(h: History) -> Command:
@@ -279,6 +289,28 @@ def _place(h: History) -> Command:
     )
     model_id = h._some(h.state.models, "model")
     return cmd.PlaceInstance(command_id=h._id(), model_id=model_id, settings=settings)
+
+
+def _place_mixture(h: History) -> Command:
+    if len(h.state.instances) >= MAX_INSTANCES:
+        return _delete(h)
+    settings = PlacementSettings(context=512, batch=1, shard_strategy="expert", ranks=2, eplb=EPLB)
+    return cmd.PlaceInstance(command_id=h._id(), model_id=CARD.model_id, settings=settings)
+
+
+def _experts_change(h: History) -> Command:
+    """What rank 0 or the controller of an instance with EPLB says next, now and then something wrong."""
+    ready = [
+        i for i in h.state.instances.values() if i.status == "ready" and i.instance_id in h.state.experts
+    ]
+    if not ready:
+        return _runner(h)
+    instance = h._random.choice(ready)
+    assert instance.placement is not None
+    runner_id = instance.placement.ranks[0].runner_id
+    return expert_commands.any_of(
+        h._random, h._id(), NODES[1], runner_id, h.state.experts[instance.instance_id]
+    )
 
 
 def _reconcile(h: History) -> Command:
@@ -370,6 +402,8 @@ _WEIGHTS: dict[Callable[[History], Command], int] = {
     _task_ends: 14,
     _create: 14,
     _place: 8,
+    _place_mixture: 2,
+    _experts_change: 30,
     _reconcile: 10,
     _download: 6,
     _cancel: 3,

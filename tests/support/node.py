@@ -72,7 +72,7 @@ class LocalNode:
 def local_node(home: Path, **settings: object) -> Iterator[LocalNode]:
     """Start a node with everything under ``home``; it takes work when the block begins."""
     port = free_port()
-    flags = {"home": str(home), "api_port": port, "offline": True, **settings}
+    flags = {"home": str(home), "api_port": port, "offline": True, "engines": "mlx", **settings}
     node = Node(load_settings(flags, environ={}), ApiServer)
     node.start()
     try:

@@ -51,6 +51,9 @@ class Node:
                 view.fetching.add(step.model.model_id)
             case p.LoadModel():
                 view.runners[step.runner_id].loading = True
+                view.runners[step.runner_id].told(step)
+            case p.StageExperts() | p.ApplyExperts() | p.DropStaging():
+                view.runners[step.runner_id].told(step)
             case p.WarmUpRunner():
                 view.runners[step.runner_id].warming = True
             case p.Dispatch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,9 +27,11 @@ def layers_of(strategy: Strategy, n_layers: int, world: int) -> list[tuple[int, 
 class RankGroup:
     """Starts ``world`` runners; `ready` takes them through the barriers to Ready."""
 
-    def __init__(self, world: int, engine_name: str = "mlx") -> None:
+    def __init__(self, world: int, engine_name: str = "mlx", devices: Sequence[str] = ()) -> None:
         self.engine_name = engine_name
-        self.ranks = [RunnerClient(engine_name=engine_name) for _ in range(world)]
+        self.ranks = [
+            RunnerClient(engine_name=engine_name, device_id=device) for device in devices or ["cpu:0"] * world
+        ]
         self.lead, self.others = self.ranks[0], self.ranks[1:]
 
     def __enter__(self) -> RankGroup:
@@ -48,7 +51,10 @@ class RankGroup:
             assert isinstance(idle, status.Idle)
             hosts.append(f"127.0.0.1:{idle.port}")
         common: dict[str, Any] = {"group_id": "g1", "hosts": hosts, "strategy": strategy, "timeout_s": 30.0}
-        return [GroupSpec(rank=n, **(common | changes)) for n in range(len(self.ranks))]
+        return [
+            GroupSpec(rank=n, **({"device_id": rank.device_id} | common | changes))
+            for n, rank in enumerate(self.ranks)
+        ]
 
     def connect(self, strategy: Strategy) -> None:
         """The last rank is told when all others are connecting."""
@@ -76,6 +82,7 @@ class RankGroup:
                     card=card,
                     path=str(path),
                     engine=rank.engine_name,
+                    device_id=rank.device_id,
                     dtype="float32",
                     context=1024,
                     batch=4,

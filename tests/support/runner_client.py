@@ -54,8 +54,9 @@ class Outcome:
 class RunnerClient:
     """Starts a runner, reads its socket on a thread and waits for what a test wants to see."""
 
-    def __init__(self, *, engine_name: str = "mlx", threads: int = 1) -> None:
+    def __init__(self, *, engine_name: str = "mlx", device_id: str = "cpu:0", threads: int = 1) -> None:
         self.engine_name = engine_name
+        self.device_id = device_id
         self.process, self.channel = spawn_runner(engine(engine_name).environment(threads))
         assert self.process.stderr
         self.stderr = StderrTail(self.process.stderr, "test")
@@ -81,6 +82,7 @@ class RunnerClient:
             card=card,
             path=str(path),
             engine=self.engine_name,
+            device_id=self.device_id,
             dtype="float32",
             context=context,
             batch=batch,

@@ -29,6 +29,8 @@ def free_port() -> int:
 class ServedNode:
     """Starts on `start`; `kill` is kill -9, `stop` is Ctrl-C. Settings go in as environment variables.
 
+    The engine is MLX where no other is named, whatever is installed.
+
     With a ``namespace`` it runs in that network namespace, with its API on ``address``.
     """
 
@@ -40,7 +42,9 @@ class ServedNode:
         self.url = f"http://{address}:{self.port}"
         self._into = ["ip", "netns", "exec", namespace] if namespace else []
         self._address = address
-        self._settings = {f"CUEBOOK_{name.upper()}": str(value) for name, value in settings.items()}
+        self._settings = {
+            f"CUEBOOK_{name.upper()}": str(value) for name, value in {"engines": "mlx", **settings}.items()
+        }
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServedNode:

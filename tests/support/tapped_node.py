@@ -55,7 +55,7 @@ class Tap(Actor):
 
 class Tapped:
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._node = Node(load_settings(settings, environ={}), self._make)
+        self._node = Node(load_settings({"engines": "mlx", **settings}, environ={}), self._make)
         self._node.start()
 
     def _make(self, gateway: Gateway) -> Tap:

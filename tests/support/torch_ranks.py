@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
 from support.served import free_port
 
-from engines.contract import GroupSpec
+from engines.cards import card_from_directory
+from engines.contract import ExpertShard, GroupSpec, LoadSpec
 from events.values import Cause
 
 PATIENCE_S = 60.0
@@ -73,6 +75,22 @@ def run(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """The answers of ranks that do ``work`` and end."""
     with TorchRanks(world, work, *arguments) as ranks:
         return ranks.answers()
+
+
+def load_spec(path: Path, experts: ExpertShard | None = None) -> LoadSpec:
+    """All layers of a model, in float32."""
+    card = card_from_directory(path)
+    return LoadSpec(
+        card=card,
+        path=str(path),
+        dtype="float32",
+        context=1024,
+        batch=4,
+        start_layer=0,
+        end_layer=card.n_layers,
+        prefill_chunk=64,
+        experts=experts,
+    )
 
 
 def _rank(spec: GroupSpec, pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

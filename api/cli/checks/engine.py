@@ -4,29 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from actors.settings import Settings
 from api.cli.checks.finding import Finding
 from engines.mlx import blas
 from engines.registry import ENGINES
 from events.values import EngineReport
 
-_GET_MLX = "Install the engine with: pip install 'cuebook[mlx]' (Apple silicon or Linux)."
+_GET = "Install an engine with: pip install 'cuebook[mlx]' (Apple silicon or Linux) or 'cuebook[torch]'."
 
 
-def check() -> Iterator[Finding]:
-    """Findings of every engine's self-test, and on the BLAS where it decides the speed."""
-    for engine in ENGINES.values():
-        report = engine.self_test()
-        yield _verdict(report)
+def check(settings: Settings) -> Iterator[Finding]:
+    """Findings of every engine's self-test, on what decides the speed, and on NPUs that can't be used."""
+    wanted = [ENGINES[name] for name in settings.engine_names]
+    reports = [engine.self_test().report for engine in wanted if engine.installed()]
+    if not reports:
+        yield Finding("fail", "engine", "no engine is installed", _GET)
+    for report in reports:
+        yield _verdict(report, alone=not any(other.ok for other in reports))
         if report.ok and report.engine == "mlx" and blas.wanted():
             yield _blas(report)
+        if report.ok and report.engine == "torch":
+            yield from _torch(report)
 
 
-def _verdict(report: EngineReport) -> Finding:
+def _verdict(report: EngineReport, *, alone: bool) -> Finding:
     if not report.ok:
-        return Finding("fail", "engine", f"{report.engine} can't be used: {report.detail}", _GET_MLX)
+        text = f"{report.engine} can't be used: {report.detail}"
+        return Finding("fail" if alone else "warn", "engine", text, _GET)
     where = f"on {', '.join(report.device_ids)} in {report.dtype}"
     text = f"{report.engine} {report.version} passed its self-test {where}: {report.detail}"
     return Finding("ok", "engine", text)
+
+
+def _torch(report: EngineReport) -> Iterator[Finding]:
+    yield Finding("ok", "engine", f"torch: {report.options['dtype']}")
+    if why := report.options.get("npu"):
+        yield Finding("warn", "engine", f"torch uses no NPU: {why}")
 
 
 def _blas(report: EngineReport) -> Finding:

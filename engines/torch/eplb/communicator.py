@@ -38,8 +38,11 @@ class Communicator:
 
     @property
     def needs_reservation(self) -> bool:
-        """True where the backend takes buffers of its own at the first exchange with each rank."""
-        return dist.get_backend(self._group.data) != "gloo"
+        """True where the backend takes buffers of its own at the first exchange with each rank.
+
+        NCCL does; HCCL has taken them when the group was made.
+        """
+        return dist.get_backend(self._group.data) == "nccl"
 
     def reserve(self) -> None:
         """Have the backend take its buffers now, while it shows whether there is room for them.

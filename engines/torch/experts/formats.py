@@ -1,14 +1,7 @@
-"""How a rank holds the experts in its slots. A format owns its tensors, their making, and the kernel that
-reads them.
-
-What can be moved, checksummed or replaced of an expert is what `ExpertWeights.views` gives: the very memory
-that the kernel reads, whole for each slot.
-"""
+"""How a rank holds its experts: a format owns its tensors, their making, and the kernel that reads them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -16,67 +9,22 @@ from torch import Tensor
 
 from engines.refusals import refused
 from engines.torch.experts.grouping import Groups
-
-_ALIGNMENT = 16
-"""Bytes that a row of a grouped product must be a multiple of."""
-_SCALE = "_scale"
-
-
-class ExpertWeights(ABC):
-    """The experts of one layer on one rank, in S slots. ``tensors`` are [S, ...] each.
-
-    Raises `LoadError` where the tensors can't be moved slot by slot.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = dict(tensors)
-        _check(self.tensors)
-
-    @classmethod
-    @abstractmethod
-    def create(cls, slots: int, hidden: int, inner: int, dtype: torch.dtype, device: torch.device) -> Self:
-        """Room for ``slots`` experts, to be filled. ``dtype`` is that of the model. Raises `LoadError`."""
-
-    @abstractmethod
-    def fill(self, slot: int, gate: Tensor, up: Tensor, down: Tensor) -> None:
-        """Put an expert into a slot: gate and up [I, H], down [H, I], of any float dtype, on any device."""
-
-    @abstractmethod
-    def up(self, rows: Tensor, groups: Groups) -> Tensor:
-        """Both first projections of each row by its slot's expert: [n, H] -> [n, 2 I], gate then up."""
-
-    @abstractmethod
-    def down(self, rows: Tensor, groups: Groups) -> Tensor:
-        """The second projection: [n, I] -> [n, H]."""
-
-    @property
-    def slots(self) -> int:
-        """S."""
-        return next(iter(self.tensors.values())).shape[0]
-
-    def views(self, slot: int) -> dict[str, Tensor]:
-        """All that the kernel reads for a slot: contiguous, and the same memory."""
-        return {name: tensor[slot] for name, tensor in self.tensors.items()}
-
-    def blank(self, slots: int) -> Self:
-        """Room for ``slots`` experts in the same format, such as those that are on their way."""
-        return type(self)(
-            {name: tensor.new_empty((slots, *tensor.shape[1:])) for name, tensor in self.tensors.items()}
-        )
+from engines.torch.experts.weights import SCALE, ExpertWeights, Scratch, check_widths, grouped_mm
 
 
 class Plain(ExpertWeights):
     """Weights in the model's own float dtype."""
 
     @classmethod
-    def create(cls, slots: int, hidden: int, inner: int, dtype: torch.dtype, device: torch.device) -> Self:
+    def create(cls, slots: int, hidden: int, inner: int, dtype: torch.dtype, scratch: Scratch) -> Self:
         """Two tensors, ``gate_up`` [S, 2 I, H] and ``down`` [S, H, I]."""
-        _check_widths(hidden, inner, dtype)
+        check_widths(hidden, inner, dtype)
         return cls(
             {
-                "gate_up": torch.empty(slots, 2 * inner, hidden, dtype=dtype, device=device),
-                "down": torch.empty(slots, hidden, inner, dtype=dtype, device=device),
-            }
+                "gate_up": torch.empty(slots, 2 * inner, hidden, dtype=dtype, device=scratch.device),
+                "down": torch.empty(slots, hidden, inner, dtype=dtype, device=scratch.device),
+            },
+            scratch,
         )
 
     def fill(self, slot: int, gate: Tensor, up: Tensor, down: Tensor) -> None:
@@ -102,21 +50,21 @@ class Int8(ExpertWeights):
     """
 
     @classmethod
-    def create(cls, slots: int, hidden: int, inner: int, dtype: torch.dtype, device: torch.device) -> Self:
+    def create(cls, slots: int, hidden: int, inner: int, dtype: torch.dtype, scratch: Scratch) -> Self:
         """``gate_up`` and ``down`` as of `Plain`, and ``gate_up_scale`` [S, 2 I], ``down_scale`` [S, H]."""
-        _check_widths(hidden, inner, dtype)
+        check_widths(hidden, inner, dtype)
         tensors: dict[str, Tensor] = {}
         for name, out, width in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
-            tensors[name] = torch.empty(slots, out, width, dtype=torch.int8, device=device)
-            tensors[name + _SCALE] = torch.empty(slots, out, dtype=torch.float32, device=device)
-        return cls(tensors)
+            tensors[name] = torch.empty(slots, out, width, dtype=torch.int8, device=scratch.device)
+            tensors[name + SCALE] = torch.empty(slots, out, dtype=torch.float32, device=scratch.device)
+        return cls(tensors, scratch)
 
     def fill(self, slot: int, gate: Tensor, up: Tensor, down: Tensor) -> None:
         """Quantises: the largest of a row becomes 127. Equal experts give equal bytes everywhere."""
         for name, halves in (("gate_up", (gate, up)), ("down", (down,))):
             whole, scale = quantised(torch.cat([half.float() for half in halves]))
             self.tensors[name][slot].copy_(whole)
-            self.tensors[name + _SCALE][slot].copy_(scale)
+            self.tensors[name + SCALE][slot].copy_(scale)
 
     def up(self, rows: Tensor, groups: Groups) -> Tensor:
         """One grouped product, scaled."""
@@ -129,10 +77,14 @@ class Int8(ExpertWeights):
     def _product(self, name: str, rows: Tensor, groups: Groups) -> Tensor:
         weight, ends = self.tensors[name], groups.ends
         if len(rows) < self.slots:  # by their shapes: some experts have no rows
-            busy = (groups.counts == 0).sort(stable=True).indices[: len(rows)]
-            weight, ends = weight[busy], groups.counts[busy].cumsum(0, dtype=torch.int32)
-        out = grouped_mm(rows, weight.to(rows.dtype), ends)
-        scale = self.tensors[name + _SCALE][groups.slots.clamp(max=self.slots - 1)]
+            counts = groups.counts
+            busy = (counts == 0).sort(stable=True).indices[: len(rows)]
+            some = self._scratch.take((len(rows), *weight.shape[1:]), weight.dtype)
+            weight = torch.index_select(weight, 0, busy, out=some)
+            ends = counts[busy].cumsum(0, dtype=torch.int32)
+        floats = self._scratch.take(tuple(weight.shape), rows.dtype).copy_(weight)
+        out = grouped_mm(rows, floats, ends)
+        scale = self.tensors[name + SCALE][groups.slots.clamp(max=self.slots - 1)]
         return (out * scale).to(rows.dtype)
 
 
@@ -140,7 +92,7 @@ _FORMATS: dict[str, type[ExpertWeights]] = {"plain": Plain, "int8": Int8}
 
 
 def create(
-    name: str, slots: int, hidden: int, inner: int, dtype: torch.dtype, device: torch.device
+    name: str, slots: int, hidden: int, inner: int, dtype: torch.dtype, scratch: Scratch
 ) -> ExpertWeights:
     """Room for experts in the format of this name. Raises `LoadError` for a format that there is not."""
     chosen = _FORMATS.get(name)
@@ -149,7 +101,7 @@ def create(
             "expert_format_unsupported",
             f"Experts can't be held in the format {name!r}; choose {' or '.join(_FORMATS)}.",
         )
-    return chosen.create(slots, hidden, inner, dtype, device)
+    return chosen.create(slots, hidden, inner, dtype, scratch)
 
 
 def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,49 +110,7 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(weight / scale[:, None]).to(torch.int8), scale
 
 
-def grouped_mm(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Each group of rows by the transpose of its own matrix: [n, in], [G, out, in], [G] -> [n, out].
-
-    Rows beyond the last end are not computed: what stands there is whatever was in the memory.
-    """
-    return torch.nn.functional.grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
-
-
 def _copy_halves(into: Tensor, gate: Tensor, up: Tensor) -> None:
     first, second = into.chunk(2)
     first.copy_(gate)
     second.copy_(up)
-
-
-def _check_widths(hidden: int, inner: int, dtype: torch.dtype) -> None:
-    if not dtype.is_floating_point:
-        raise refused("expert_format_unsupported", f"Experts compute in floats, not in {dtype}.")
-    for name, width in (("hidden", hidden), ("inner", inner)):
-        if width * dtype.itemsize % _ALIGNMENT:
-            raise refused(
-                "expert_format_unsupported",
-                f"Experts of the {name} width {width} can't be multiplied in {dtype}: it must be a multiple "
-                f"of {_ALIGNMENT // dtype.itemsize}. Use another dtype or strategy.",
-            )
-
-
-def _check(tensors: Mapping[str, Tensor]) -> None:
-    """Raises `LoadError` where a tensor is not whole for each slot, or one of a pair is missing."""
-    for name, tensor in tensors.items():
-        if not tensor[0].is_contiguous():
-            raise refused(
-                "expert_view_not_contiguous",
-                f"The experts' tensor {name!r} is not contiguous by slot (strides {tensor.stride()}), so "
-                "that experts can't be moved. Make it contiguous.",
-            )
-        pair = name.removesuffix(_SCALE) if name.endswith(_SCALE) else name + _SCALE
-        if pair not in tensors and (name.endswith(_SCALE) or not tensor.is_floating_point()):
-            raise refused(
-                "expert_scale_missing",
-                f"The experts' tensor {name!r} lacks {pair!r}: a quantized weight and its scale go together.",
-            )
-    if len({tensor.shape[0] for tensor in tensors.values()}) != 1:
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        raise refused(
-            "expert_view_not_contiguous", f"The experts' tensors don't have the same slots: {shapes}."
-        )

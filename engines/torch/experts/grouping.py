@@ -16,8 +16,11 @@ class Groups:
     """int64 [n], ascending; the number of slots for a row of none."""
     ends: Tensor
     """int32 [S]: one past the last row of each slot, as grouped products take it."""
-    counts: Tensor
-    """int64 [S]: the rows of each slot."""
+
+    @property
+    def counts(self) -> Tensor:
+        """int32 [S]: the rows of each slot."""
+        return self.ends.diff(prepend=self.ends.new_zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,5 @@ def pairs(ids: Tensor, first: int, slots: Tensor) -> Pairs:
     n_rows = n_tokens * min(k, n_slots)
     place = torch.empty_like(order)
     place.scatter_(0, order, torch.arange(order.numel(), device=ids.device))
-    ends = torch.searchsorted(by_slot, slots, right=True)
-    counts = ends - torch.searchsorted(by_slot, slots)
-    groups = Groups(by_slot[:n_rows], ends.to(torch.int32), counts)
-    return Pairs(groups, order[:n_rows] // k, place.clamp_(max=n_rows - 1), outside)
+    ends = torch.searchsorted(by_slot, slots, right=True, out_int32=True)
+    return Pairs(Groups(by_slot[:n_rows], ends), order[:n_rows] // k, place.clamp_(max=n_rows - 1), outside)

@@ -13,9 +13,9 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from engines.torch.experts.dispatch import Dispatch
 from engines.torch.experts.facts import BatchFacts
-from engines.torch.experts.formats import ExpertWeights
 from engines.torch.experts.grouping import pairs
 from engines.torch.experts.layouts import MoeBlock
+from engines.torch.experts.weights import ExpertWeights
 
 IMPLEMENTATION = "cuebook"
 """Name of our experts function in transformers' registry."""
@@ -64,7 +64,7 @@ class ExpertLayer:
         # The activation is the module's own; it sees rows of no slot too, whose outcome is masked below.
         inner = module._apply_gate(self.weights.up(rows, here.groups))
         out = self.weights.down(inner, here.groups)[here.place]
-        out = out.masked_fill(here.outside.unsqueeze(-1), 0) * weights.reshape(-1, 1)
+        out = out.masked_fill_(here.outside.unsqueeze(-1), 0) * weights.reshape(-1, 1)
         if self._facts.loads is not None:
             self._facts.loads[self.number].add_(here.groups.counts)
         return out.view(*ids.shape, -1).sum(dim=1, dtype=torch.float32)

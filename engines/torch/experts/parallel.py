@@ -20,6 +20,7 @@ from engines.torch.experts.dispatch import AllToAll, Dispatch, Shared
 from engines.torch.experts.facts import BatchFacts
 from engines.torch.experts.layer import IMPLEMENTATION, ExpertLayer, install
 from engines.torch.experts.layouts import Layout, MoeBlock
+from engines.torch.experts.weights import Scratch
 from events.experts import EplbSettings
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ExpertParallel:
         self._shard = shard
         self._rank, self._world = rank, world
         self._dtype, self._device = dtype, device
+        self._scratch = Scratch(device)
         self._dispatch: Dispatch = (
             AllToAll(rank, world, group, shard.slots // world)
             if shard.dispatch == "all_to_all"
@@ -149,7 +151,7 @@ class ExpertParallel:
             block.hidden,
             block.inner,
             self._dtype,
-            self._device,
+            self._scratch,
         )
         return ExpertLayer(
             number, block, layer_map, weights, rank=self._rank, dispatch=self._dispatch, facts=self.facts
