@@ -40,6 +40,8 @@ GIB = 1 << 30
 CRASH_SHARE = 0.02
 """Of the tasks, those whose runner dies of them."""
 READ_EVERY_S = 5.0
+MOVES = 0.2
+"""Of the readings, those that differ from the last one."""
 PEERS_DEATH_S = 1.0
 """Until the ranks of a group fail when one of them has died."""
 
@@ -255,6 +257,7 @@ class SimulatedTelemetry(Actor):
         self._settings = settings
         self._reporter = reporter
         self._tested = False
+        self._free = 14 * GIB
 
     def started(self) -> None:
         self.after(self.system.random.random(), _Read())
@@ -297,12 +300,13 @@ class SimulatedTelemetry(Actor):
         self._report_resources()
 
     def _report_resources(self) -> None:
-        free = int((10 + 4 * self.system.random.random()) * GIB)
+        if self.system.random.random() < MOVES:
+            self._free = int((10 + 4 * self.system.random.random()) * GIB)
         self._reporter.send(
             cmd.ReportResources(
                 command_id=fresh("report"),
                 origin=self._identity.node_id,
-                memory_available=free,
+                memory_available=self._free,
                 disk_free=500 * GIB,
             )
         )
