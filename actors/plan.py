@@ -206,7 +206,7 @@ def plan(state: ClusterState, view: LocalView) -> list[Step]:
 def next_deadline(state: ClusterState, view: LocalView) -> float | None:
     """When `plan` must run again though nothing changed: the next retry of a download, in Unix seconds.
 
-    One that was due and was not made is wanted by nobody here; it is made as soon as the state says otherwise.
+    One that was due and was not made is wanted by nobody here; it is made once the state says otherwise.
     """
     due = [
         download.retry_at
