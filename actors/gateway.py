@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a command may wait for its commit; the log's disk is stuck where it takes longer."""
+START_WAIT_S = 60.0
 CANCEL_RETRY_S = 0.2
 LAST_TOKENS_S = 5.0
 """Seconds that the last tokens of another node's answer may come after its end in the log."""
@@ -55,6 +56,7 @@ class Gateway:
     def __init__(
         self,
         node_id: str,
+        incarnation: str,
         settings: Settings,
         paths: Paths,
         feed: CommitFeed,
@@ -64,6 +66,7 @@ class Gateway:
         hub: TokenHub,
     ) -> None:
         self.node_id = node_id
+        self._incarnation = incarnation
         self.settings = settings
         self.state = ClusterState()
         self._paths = paths
@@ -129,8 +132,22 @@ class Gateway:
         """Ask the downloader, see `actors.downloader`. Raises what it raises."""
         return await awaitable(self._downloader.ask_future(message), self._loop)
 
+    @property
+    def started(self) -> bool:
+        """True once the log has this run of the node, which ends what it says of the one before."""
+        node = self.state.nodes.get(self.node_id)
+        return node is not None and node.up and node.incarnation == self._incarnation
+
+    async def _when_started(self) -> None:
+        """Let what comes early wait: the log may still name a runner that died with the last run."""
+        try:
+            await self.wait_until(lambda _: self.started, START_WAIT_S)
+        except TimeoutError:
+            raise Stopped(self.node_id, "is testing its engines, or has no master to report to") from None
+
     async def place(self, model_id: str, settings: PlacementSettings, command_id: str) -> str:
         """Place an instance; a model that the state doesn't know is looked for first. Returns its id."""
+        await self._when_started()
         if model_id not in self.state.models:
             described = await self.library(Describe(model_id))
             model_id = described.card.model_id
@@ -154,6 +171,7 @@ class Gateway:
 
         ``prompts`` has one prompt a task. A repeated ``command_id`` is refused: its answer is gone.
         """
+        await self._when_started()
         request_id = fresh("request")
         generation = Generation(request_id, self.cancel)
         self._requests[request_id] = generation

@@ -88,7 +88,7 @@ Role = Lead | Follow | Masterless
 
 
 class Rewound(NamedTuple):
-    """Something of this node's log lost against a longer one: it is in the newest rejected branch."""
+    """Some of this node's log lost against a longer one: it is in the newest of the rejected branches."""
 
 
 class Standing(NamedTuple):

@@ -16,6 +16,7 @@ import resource
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from actors import on_nats
@@ -205,8 +206,9 @@ class Node:
             children[1:1] = [archive, router, backfiller]
         if self._server is not None:
             server = self._server
-            gateway = (self.node_id, settings, paths, feed, master.address, downloader.address, shelf, hub)
-            children.append(ChildSpec("api", lambda: server(Gateway(*gateway)), shutdown=10))
+            me, asked = (self.node_id, self.incarnation), (master.address, downloader.address)
+            gateway = partial(Gateway, *me, settings, paths, feed, *asked, shelf, hub)
+            children.append(ChildSpec("api", lambda: server(gateway()), shutdown=10))
         return children
 
     def _router(

@@ -63,16 +63,14 @@ async def health(call: Call[None, None]) -> Health:
 async def readiness(call: Call[None, None]) -> Readiness | web.StreamResponse:
     """Say whether the node takes work, with 503 where it does not yet."""
     gateway = call.gateway
-    node = gateway.state.nodes.get(gateway.node_id)
-    up = node is not None and node.up
     answer = Readiness(
-        status="ready" if up else "starting",
+        status="ready" if gateway.started else "starting",
         node_id=gateway.node_id,
         seq=gateway.state.seq,
         past_complete=gateway.past_complete(),
         ready_instances=[i.instance_id for i in gateway.state.instances.values() if i.status == "ready"],
     )
-    return json_response(answer, status=200 if up else 503)
+    return json_response(answer, status=200 if gateway.started else 503)
 
 
 async def index(call: Call[None, None]) -> Index:

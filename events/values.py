@@ -89,7 +89,7 @@ class ModelCard(Value, frozen=True):
     n_moe_layers: int = 0
     """Layers that have them; 0 where the model has none, or is of a family whose experts can't be spread."""
     expert_groups: int = 1
-    """Groups of consecutive experts, to some of which the router restricts each token; 1 where it does not."""
+    """Groups of consecutive experts; the router restricts each token to some of them. 1 where it does not."""
     ffn_size: int = 0
     """Width of a feed-forward layer, of one expert where there are experts; 0 where it is not known."""
     has_chat_template: bool = True

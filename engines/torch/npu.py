@@ -27,7 +27,7 @@ _PACKAGE = "torch_npu"
 LIBRARIES = ("libascendcl.so", "libhccl.so", "libge_runner.so", "libgraph.so", "libacl_op_compiler.so")
 """Libraries of CANN that torch-npu can't be loaded without."""
 COLLECTIVE_S = 600
-"""Seconds after which HCCL gives up a collective, as all groups do; its own 1836 are longer than one waits."""
+"""Seconds after which HCCL gives up a collective, as all groups do; its own 1836 are too long here."""
 _CANN = (
     "Install CANN (driver, toolkit and kernels for this NPU), run `source set_env.sh` of its directory, such "
     "as /usr/local/Ascend/ascend-toolkit, and start Cuebook from that shell; where there is no NPU, "

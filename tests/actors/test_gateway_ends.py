@@ -86,7 +86,9 @@ class Stage:
         self.away.on_prompt(lambda prompt: self.shipped.append((AWAY, prompt)))
         self.hub.connect(self._arrives_there)
         addresses = self.master, Address("downloader")
-        self.gateway = Gateway(HERE, Settings(), self.paths, self.feed, *addresses, self.shelf, self.hub)
+        self.gateway = Gateway(
+            HERE, "run-1", Settings(), self.paths, self.feed, *addresses, self.shelf, self.hub
+        )
         self._commands = 0
         self._begin(runs_on)
 
@@ -217,6 +219,22 @@ def test_the_prompt_goes_to_the_node_of_the_runner(play: Callable[[Script], None
         ((node_id, prompt),) = stage.shipped
         assert (node_id, prompt.request_id, prompt.index) == (AWAY, generation.request_id, 0)
         assert len(stage.shelf) == 0
+
+    play(script)
+
+
+def test_who_asks_before_the_log_has_this_run_of_the_node_waits_for_it(
+    play: Callable[[Script], None],
+) -> None:
+    async def script(stage: Stage) -> None:
+        stage.gateway._incarnation = "run-2"
+        asking = asyncio.create_task(stage.ask())
+        await asyncio.sleep(0.05)
+        assert not stage.gateway.started
+        assert not asking.done()
+        await asyncio.to_thread(stage.master.ask, node_started(HERE, "run-2"), 20)
+        assert (await asking).task_ids
+        assert stage.gateway.started
 
     play(script)
 

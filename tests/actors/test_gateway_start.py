@@ -57,7 +57,9 @@ def test_what_is_committed_while_it_starts_waits_for_the_state(
 
     async def epochs_seen() -> int:
         addresses = Address("master"), Address("downloader")
-        gateway = Gateway("node-1", Settings(), paths, feed, *addresses, PromptShelf(), TokenHub("node-1"))
+        gateway = Gateway(
+            "node-1", "start-1", Settings(), paths, feed, *addresses, PromptShelf(), TokenHub("node-1")
+        )
         await gateway.open()
         try:
             return await gateway.wait_until(lambda state: state.epoch if state.epoch == 2 else None, 5)

@@ -79,6 +79,8 @@ def _coverage(rank: Rank, dispatch: str, layer: list[int], experts: int, chosen:
         hits = torch.zeros(len(states), len(layer))
         rows = torch.arange(len(states)).repeat_interleave(ids.shape[1])
         ran = ~here.outside
+        # All to all tells a rank of its own experts alone.
+        assert dispatch == "shared" or (ids.reshape(-1)[here.outside] == -1).all()
         # A pair's own row must be one of its slot, or another's result would be taken for its.
         assert (here.groups.slots[here.place[ran]] + rank.rank * PER_RANK == ids.reshape(-1)[ran]).all()
         hits.index_put_((rows[ran], ids.reshape(-1)[ran].long()), weights.reshape(-1)[ran], accumulate=True)
