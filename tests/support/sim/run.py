@@ -23,7 +23,7 @@ from support.sim.node import Machine, SimulatedNode
 from support.sim.stand_ins import Groups, SimulatedRunner
 from support.sim.world import World
 
-from actors import archive, worker
+from actors import archive, router, worker
 from actors.journal import Journal, Role
 from actors.net import outbox
 from actors.net.wire import MAX_RECORD_BYTES
@@ -100,6 +100,8 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
             mock.patch.object(worker, "RunnerSupervisor", partial(SimulatedRunner, groups)),
             mock.patch.object(worker, "kill_orphan"),
             mock.patch.object(Journal, "_take_role", _observed(Journal._take_role, checks)),
+            # Links here may lose a message and live on, which only time tells a node that waits for an answer.
+            mock.patch.object(router, "ARCHIVE_TIMEOUT_S", 3.0),
             # What may be lost or overtaken is whole messages: of parts of one no link loses any.
             mock.patch.object(outbox, "FRAME_BYTES", MAX_RECORD_BYTES),
         ):
