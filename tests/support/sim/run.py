@@ -100,7 +100,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
             mock.patch.object(worker, "RunnerSupervisor", partial(SimulatedRunner, groups)),
             mock.patch.object(worker, "kill_orphan"),
             mock.patch.object(Journal, "_take_role", _observed(Journal._take_role, checks)),
-            # Links here may lose a message and live on, which only time tells a node that waits for an answer.
+            # Links here may lose a message and live on: only time tells a node that waits for an answer.
             mock.patch.object(router, "ARCHIVE_TIMEOUT_S", 3.0),
             # What may be lost or overtaken is whole messages: of parts of one no link loses any.
             mock.patch.object(outbox, "FRAME_BYTES", MAX_RECORD_BYTES),
