@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -276,6 +276,8 @@ class Journal(Actor):
                 self._feed.publish(self._log.append_entries(entries))
             case io.Rewind():
                 self._rewind(effect)
+            case io.SetAside(why):
+                self._set_aside(why)
             case io.Held():
                 pass  # the core's book; nothing here waits for copies
 
@@ -298,11 +300,14 @@ class Journal(Actor):
                 effect.fork, winner, effect.reason, effect.entries, at=self.clock.now()
             )
         except LogIncomplete as error:
-            mark_unusable(self._paths.log, str(error))
-            raise JournalFailed(f"The node starts with an empty log. {error}") from error
+            self._set_aside(str(error))
         self._feed.rewound(effect.fork, rewound.appended)
         if rewound.rejected and self._listener is not None:
             self._listener(Rewound())
+
+    def _set_aside(self, why: str) -> NoReturn:
+        mark_unusable(self._paths.log, why)
+        raise JournalFailed(f"The node starts with an empty log. {why}")
 
     # A long log's new node
 

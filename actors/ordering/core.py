@@ -33,6 +33,7 @@ from actors.ordering.followers import Followers
 from actors.ordering.peers import Peers
 
 _OUTVOTED = "Two masters met after a partition, and the other one's side was larger."
+_BARS = "The others have gone another way since before this log begins, and nobody follows it."
 _LEFT_BEHIND = "These decisions had not reached the node that became master."
 
 
@@ -87,6 +88,7 @@ class Core:
         afterwards: from the greater master we might get just that, and then all nodes would have held it.
         A welcome counts for ``retry`` from when it was asked for.
         """
+        self._bars_since: float | None = None
         self._tickets = 0
         self._beat_at = now
         self._announced = self._status(number=0)
@@ -190,7 +192,9 @@ class Core:
             return
         fork = fork_point(self._log.runs(), join.runs)
         if fork < self._log.begins():
-            return  # what it lacks has yet to come here
+            self._bar(join, fork)
+            return
+        self._bars_since = None
         if join.runs and fork < join.runs[-1].last:
             if self._joining is None and self._greater_master(self._announced) is not None:
                 return  # we are about to join that one, and it may keep what we would take out
@@ -204,6 +208,19 @@ class Core:
             node_id,
             msg.Welcome(ticket=join.ticket, epoch=epoch, fork=fork, entries=entries, index=index),
         )
+
+    def _bar(self, join: msg.Join, fork: int) -> None:
+        """What the other lacks has yet to come here.
+
+        Where its log has gone another way, that may be nowhere any more. A master alone with such a log would
+        keep all others from electing one, for ever.
+        """
+        if self._followers or not join.runs or fork == join.runs[-1].last:
+            return
+        if self._bars_since is None:
+            self._bars_since = self._now
+        elif self._now - self._bars_since >= self._timing.patience:
+            self._effects.append(io.SetAside(_BARS))
 
     def _may_welcome(self, node_id: str) -> bool:
         """Not while we ask to be welcomed ourselves; but where two ask each other, the greater id accepts."""

@@ -144,5 +144,11 @@ class Held(NamedTuple):
     upto: int
 
 
-Effect = Persist | Send | Lead | Follow | Masterless | Append | Rewind | Held
+class SetAside(NamedTuple):
+    """Start with an empty log: this one bars the others from joining, and can't be made to fit theirs."""
+
+    why: str
+
+
+Effect = Persist | Send | Lead | Follow | Masterless | Append | Rewind | Held | SetAside
 """To be carried out in their order, all of them before the next input."""

@@ -101,6 +101,27 @@ class TestElection:
         assert of(node.wait(TIMING.patience), io.Lead) == []
         assert of(node.wait(5.0), io.Lead) != []
 
+    def test_a_lone_master_without_its_past_gives_way_to_those_who_went_another_way(self) -> None:
+        """They follow it, as the one master there is, and it could never welcome them."""
+        lacking = MemoryLog((OLD, 9))
+        lacking.base = 8
+        node = leading(log=lacking)
+        node.put(io.PeerUp("a"))
+        other = msg.Join(ticket="t", promised=1, runs=[Run(OLD, 1, 5), Run(LEADS, 6, 7)])
+        assert of(node.hear("a", other), io.SetAside) == []
+        node.wait(TIMING.patience)
+        assert of(node.hear("a", other), io.SetAside) != []
+
+    def test_a_lone_master_without_its_past_waits_for_it_where_others_only_lag(self) -> None:
+        lacking = MemoryLog((OLD, 9))
+        lacking.base = 8
+        node = leading(log=lacking)
+        node.put(io.PeerUp("a"))
+        behind = msg.Join(ticket="t", promised=1, runs=[Run(OLD, 1, 5)])
+        node.hear("a", behind)
+        node.wait(TIMING.patience)
+        assert of(node.hear("a", behind), io.SetAside) == []
+
     def test_who_lacks_the_past_is_patient_and_yields_to_an_equal_log_that_has_it(self) -> None:
         lacking = MemoryLog((OLD, 9))
         lacking.base = 5

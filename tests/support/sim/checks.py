@@ -26,6 +26,9 @@ from projections.verify import verify
 if TYPE_CHECKING:
     from support.sim.node import Machine, SimulatedNode
 
+UNUSABLE = "The node starts with an empty log"
+"""Of the one error that a journal meets by ending; see `actors.log_aside`."""
+
 _TERMINAL = ev.TaskFinished | ev.TaskFailed | ev.TaskCancelled
 
 
@@ -51,6 +54,7 @@ class Checks(logging.Handler):
         self._committed: dict[str, Row] = {}
         self._acknowledged: dict[str, Row] = {}
         self._lost: set[str] = set()
+        self._set_aside: set[str] = set()
         self._at: dict[tuple[Epoch, int], str] = {}
         self._on_two: set[str] = set()
         self._folded: set[str] = set()
@@ -75,7 +79,9 @@ class Checks(logging.Handler):
 
     def incident(self, node_id: str, incident: ActorIncident) -> None:
         """No actor ends but for an orderly stop."""
-        if incident.action not in ("rejected", "dead_letters"):
+        if UNUSABLE in incident.error:
+            self._set_aside.add(node_id)
+        elif incident.action not in ("rejected", "dead_letters"):
             self.breaks(f"{node_id}: {incident}")
 
     # Order
@@ -133,9 +139,14 @@ class Checks(logging.Handler):
                 self.breaks(f"{row.epoch} {row.index} was on two nodes and is rejected")
 
     def lost(self, node_id: str, rows: Iterable[Row], *, power: bool) -> None:
-        """Only a power cut may take something from a log, and only readings."""
+        """Only a power cut may take something from a log, and only readings.
+
+        A log that went on after a base and lost against an older fork is set aside as a whole, in a file.
+        """
+        aside = node_id in self._set_aside
+        self._set_aside.discard(node_id)
         for row in rows:
-            if not power or not row.observation:
+            if not aside and not (power and row.observation):
                 self.breaks(f"decision {row.index} was committed on {node_id} and is gone after a restart")
             self._lost.add(row.hash)
 
@@ -218,7 +229,7 @@ class Checks(logging.Handler):
             if row_hash not in in_log | self._lost and row.committed.command_id not in branches:
                 self.breaks(f"{row.epoch} {row.index} is gone without a trace")
         for row_hash, row in self._acknowledged.items():
-            if row_hash not in in_log and row.committed.command_id not in told:
+            if row_hash not in in_log | self._lost and row.committed.command_id not in told:
                 what = f"{type(row.committed.command).__name__} at {row.epoch} {row.index}"
                 self.breaks(f"{what} was acknowledged and is silently gone")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from support.cards import SMALL
 from support.sim.checks import Checks
 from support.sim.node import Machine, SimulatedNode
+from support.sim.stand_ins import SimulatedApi
 from support.sim.world import World
 
 from actors.gateway import Gateway
@@ -38,7 +39,7 @@ class Clients:
         self._every = every
         self._numbers = 0
         self._closed = False
-        self._streams: dict[str, SimulatedNode] = {}
+        self._streams: dict[str, SimulatedApi] = {}
         self.sent = self.answered = 0
         world.after(1.0, self._next)
 
@@ -47,8 +48,9 @@ class Clients:
         self._closed = True
 
     def open_streams(self) -> list[str]:
-        """Requests whose answer has not ended though the node that serves it lives."""
-        return [request for request, node in self._streams.items() if node.process.alive]
+        """Requests whose answer has not ended though the API that serves it lives."""
+        living = [machine.node.api for machine in self._machines if machine.node is not None]
+        return [request for request, api in self._streams.items() if api in living]
 
     def _next(self) -> None:
         if not self._closed:
@@ -67,7 +69,7 @@ class Clients:
             self._try(command, TRIES)
         elif node.api is not None:
             request = f"chat-{self._numbers}"
-            self._streams[request] = node
+            self._streams[request] = node.api
             node.api.loop.create_task(self._chat(request, node, node.api.gateway))
 
     def _open_nodes(self) -> list[SimulatedNode]:

@@ -166,6 +166,7 @@ class SimulatedNode(Node):
         return TIMING
 
     def _transport(self) -> Transport:
+        self.transport = MemoryTransport(self.machine.network)
         return self.transport
 
     def _downloader(self, paths: Paths, reporter: Reporter) -> Actor:
