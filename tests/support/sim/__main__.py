@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 
-from support.sim.checks import Broken
 from support.sim.run import simulate
 
 
@@ -18,9 +17,9 @@ def main() -> int:
     for seed in range(first, last):
         try:
             outcome = simulate(seed)
-        except Broken as broken:
+        except Exception as broken:
             failed += 1
-            print(f"seed {seed}: {broken}", flush=True)
+            print(f"seed {seed}: {type(broken).__name__}: {broken}", flush=True)
             continue
         virtual += outcome.virtual_s
         decisions += outcome.decisions

@@ -45,6 +45,8 @@ class Checks(logging.Handler):
         self.copies: dict[str, Copy] = {}
         self.epochs = 0
         self.rejected = 0
+        self.bases = 0
+        """Logs that began after another one's decision."""
         self._world = world
         self._committed: dict[str, Row] = {}
         self._acknowledged: dict[str, Row] = {}
@@ -102,6 +104,15 @@ class Checks(logging.Handler):
         elif epoch is not None:
             self._worked_in[node_id] = epoch.n
 
+    def past(self, index: int, own_hash: str) -> list[Row]:
+        """The log up to a decision that another node offers to begin after."""
+        for copy in self.copies.values():
+            if len(copy.rows) >= index and copy.rows[index - 1].hash == own_hash:
+                self.bases += 1
+                return copy.rows[:index]
+        self.breaks(f"a log begins after decision {index}, which no log has")
+        return []
+
     # Nothing is lost
 
     def acknowledge(self, node_id: str, answer: Committed) -> None:
@@ -151,7 +162,7 @@ class Checks(logging.Handler):
             self.breaks(f"no common master in the end: { {n.node_id: n.works_in for n in nodes} }")
 
     def finish(self, machines: list[Machine]) -> None:
-        """In the end: equal logs and states, every task ended once, nothing silently gone, all as it is told."""
+        """In the end: one log, one state, every task ended once, nothing silently gone, all as it is told."""
         nodes = [machine.node for machine in machines if machine.node is not None]
         self.are_one(nodes)
         copies = [machine.copy for machine in machines]
@@ -178,6 +189,9 @@ class Checks(logging.Handler):
         known = state.nodes.get(node.node_id)
         if known is None or not known.up or known.incarnation != node.incarnation:
             self.breaks(f"{node.node_id} runs as {node.incarnation}, and the log has {known}")
+        with node.reader() as reader:
+            if reader.base() is not None:
+                self.breaks(f"{node.node_id} has not got its log's past")
         if node.reports_waiting:
             self.breaks(f"{node.node_id} has reports in the end that nobody has taken")
         runners = {r.runner_id: r for r in node.process.all(SimulatedRunner)}
@@ -222,8 +236,6 @@ class Checks(logging.Handler):
     def _check_decisions(self, node: SimulatedNode) -> None:
         """Decided again, every decision comes out the same."""
         with node.reader() as reader:
-            report = verify(
-                reader, decider.decide, refusal=Rejected, decider_version=decider.VERSION
-            )
+            report = verify(reader, decider.decide, refusal=Rejected, decider_version=decider.VERSION)
         if not report.ok:
             self.breaks(f"decided again, something else comes out: {report.render()}")

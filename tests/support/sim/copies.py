@@ -9,6 +9,7 @@ from actors.ordering.epochs import NO_EPOCH, Epoch
 from actors.replica import Paths
 from events import catalogue as ev
 from events.drivers import Connection
+from events.ends import read_base
 from events.feed import CommitFeed, Subscription
 from events.record import Committed
 from projections.evolve import apply
@@ -17,7 +18,7 @@ from projections.state import ClusterState
 if TYPE_CHECKING:
     from support.sim.checks import Checks
 
-_HASHES = "SELECT hash FROM decisions WHERE decision_id > ? ORDER BY decision_id"
+_HASHES = "SELECT decision_id, hash FROM decisions WHERE decision_id > ? ORDER BY decision_id"
 
 
 class Row(NamedTuple):
@@ -63,18 +64,18 @@ class Copy:
         self._subscription = feed.subscribe(len(self.rows), self._appended, self._rewound)
 
     def _compare(self, file: Connection) -> None:
-        hashes = [row[0] for row in file.execute(_HASHES, (0,)).fetchall()]
-        common = 0
-        for row, found in zip(self.rows, hashes, strict=False):
-            if row.hash != found:
+        base = read_base(file)
+        common = base.decision_id if base is not None else 0
+        for index, found in file.execute(_HASHES, (common,)).fetchall():
+            if index > len(self.rows) or self.rows[index - 1].hash != found:
                 break
-            common += 1
+            common = index
         lost = self._take_out(common)
         self._checks.lost(self.node_id, lost, power=self._power_was_cut)
 
     def _appended(self, committed: Sequence[Committed]) -> None:
         found = self._file.execute(_HASHES, (len(self.rows),)).fetchall()
-        hashes = [row[0] for row in found[: len(committed)]]
+        hashes = [row[1] for row in found[: len(committed)]]
         if len(hashes) < len(committed):
             self._checks.breaks(f"{self.node_id} tells of decisions that its log does not have")
             return
@@ -105,7 +106,18 @@ class Copy:
                 self._checks.folded(row, self.state)
 
     def _rewound(self, fork: int) -> None:
-        self._checks.rewound(self._take_out(fork))
+        if fork > len(self.rows):
+            self._began()
+        else:
+            self._checks.rewound(self._take_out(fork))
+
+    def _began(self) -> None:
+        """An empty log goes on after a base: its past is what another log had there."""
+        base = read_base(self._file)
+        assert base is not None
+        self.rows = self._checks.past(base.decision_id, base.decision_hash)
+        self.commands = {row.committed.command_id: row for row in self.rows}
+        self._fold_anew()
 
     def _take_out(self, fork: int) -> list[Row]:
         gone = self.rows[fork:]
@@ -113,11 +125,14 @@ class Copy:
         for row in gone:
             del self.commands[row.committed.command_id]
         if gone:
-            self.state = ClusterState()
-            for row in self.rows:
-                for recorded in row.committed.events:
-                    apply(self.state, recorded.seq, recorded.epoch, recorded.at, recorded.event)
+            self._fold_anew()
         return gone
+
+    def _fold_anew(self) -> None:
+        self.state = ClusterState()
+        for row in self.rows:
+            for recorded in row.committed.events:
+                apply(self.state, recorded.seq, recorded.epoch, recorded.at, recorded.event)
 
 
 def _epoch(event: ev.EpochStarted) -> tuple[int, str, str]:

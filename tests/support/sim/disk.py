@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from events.drivers import STDLIB, Connection, Cursor, Driver
+from events.drivers import STDLIB, Connection, Cursor
 
 LOG = "log.db"
 _WAL_HEADER, _FRAME_HEADER = 32, 24
@@ -129,5 +129,3 @@ class _Writing:
                 return
         page_size, frames, salts = _INDEX.unpack(os.pread(self._index, _INDEX.size, 0))
         self._driver.synced = Valid(page_size or 65_536, frames, salts)
-
-

@@ -9,7 +9,6 @@ from support.sim.node import Machine
 from support.sim.world import World
 
 
-
 class Faults:
     """Kills, power cuts, stops, partitions, one-way cuts, resets; until `stop`, after which all is well."""
 

@@ -13,7 +13,7 @@ import msgspec
 from actors import journal
 from actors.deferred import Deferred
 from actors.handed_over import HandedOver
-from actors.journal import Journal, Role
+from actors.journal import Journal
 from actors.master import Master
 from actors.ordering import core
 from actors.ordering import messages as msg
@@ -113,11 +113,9 @@ def believe_at_once(self: HandedOver) -> None:
         waiting.reply.resolve(waiting.unchanged)
 
 
-def keep_what_waits(self: Journal, role: Role) -> None:
-    """Decisions that are not committed yet outlive their master's office."""
-    self._role = role
-    if self._listener is not None:
-        self._listener(role)
+def append_always(self: Journal, message: journal.Append) -> None:
+    """A node that follows commits what its master decided before it knew."""
+    self._waiting.append(message)
 
 
 def stay_where_it_was(self: Worker) -> None:
@@ -170,7 +168,7 @@ MUTANTS = {
     "appends while joining": Mutant(60, (journal, "Core", TakesWhileJoining)),
     "report dropped": Mutant(20, (Reporter, "_settled", drop_report)),
     "no news believed too early": Mutant(60, (HandedOver, "_settle_unchanged", believe_at_once)),
-    "undecided kept over the office": Mutant(60, (Journal, "_take_role", keep_what_waits)),
+    "a follower commits": Mutant(60, (Journal, "_append", append_always)),
     "worker ignores rewinds": Mutant(20, (Worker, "_rewound", stay_where_it_was)),
     "repeated command decided again": Mutant(20, (Master, "_answer", decide_again)),
     "decisions not synced": Mutant(20, (EventLog, "_transaction", never_sync)),

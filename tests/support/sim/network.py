@@ -129,4 +129,3 @@ class Network(MemoryHub):
         one, other = sorted(pair)
         if (one, other) not in self._ways and (other, one) not in self._ways:
             super()._try(pair)
-

@@ -76,8 +76,12 @@ class Process:
         self.busy += 1
         goes_on = life.handle(letter)
         self.busy -= 1
-        if goes_on:
-            self.world.turn(partial(self._turn, life))
+        if not goes_on:
+            return
+        if life.mailbox.empty():
+            life.mailbox.poll()  # it sleeps now, until it is roused
+        else:
+            life.mailbox.rouse()
 
     # Clock
 

@@ -40,6 +40,8 @@ GIB = 1 << 30
 CRASH_SHARE = 0.02
 """Of the tasks, those whose runner dies of them."""
 READ_EVERY_S = 5.0
+MOVES = 0.2
+"""Of the readings, those that differ from the last one."""
 PEERS_DEATH_S = 1.0
 """Until the ranks of a group fail when one of them has died."""
 
@@ -194,10 +196,9 @@ class SimulatedRunner(Actor):
         self._tasks.discard(task_id)
         usage = Usage(prompt_tokens=10, completion_tokens=20)
         timings = Timings(queued_s=0.0, prefill_s=0.1, decode_s=0.5)
-        self._hub.publish(wire.Progress(chunks=[wire.Chunk(task_id, "text", [1])], prefilling=[], decoding=[]))
-        self._hub.publish(
-            wire.TaskDone(task_id=task_id, finish_reason="stop", usage=usage, timings=timings)
-        )
+        chunk = wire.Chunk(task_id, "text", [1])
+        self._hub.publish(wire.Progress(chunks=[chunk], prefilling=[], decoding=[]))
+        self._hub.publish(wire.TaskDone(task_id=task_id, finish_reason="stop", usage=usage, timings=timings))
         self._report_task(task_id, cmd.Finished(finish_reason="stop", usage=usage, timings=timings))
 
     def _said(self, status: st.RunnerStatus) -> None:
@@ -239,9 +240,7 @@ class SimulatedRunner(Actor):
 
     def _report_task(self, task_id: str, outcome: cmd.Finished | cmd.Stopped) -> None:
         self._reporter.send(
-            cmd.ReportTask(
-                command_id=fresh("report"), origin=self.node_id, task_id=task_id, outcome=outcome
-            )
+            cmd.ReportTask(command_id=fresh("report"), origin=self.node_id, task_id=task_id, outcome=outcome)
         )
 
 
@@ -258,6 +257,7 @@ class SimulatedTelemetry(Actor):
         self._settings = settings
         self._reporter = reporter
         self._tested = False
+        self._free = 14 * GIB
 
     def started(self) -> None:
         self.after(self.system.random.random(), _Read())
@@ -300,12 +300,13 @@ class SimulatedTelemetry(Actor):
         self._report_resources()
 
     def _report_resources(self) -> None:
-        free = int((10 + 4 * self.system.random.random()) * GIB)
+        if self.system.random.random() < MOVES:
+            self._free = int((10 + 4 * self.system.random.random()) * GIB)
         self._reporter.send(
             cmd.ReportResources(
                 command_id=fresh("report"),
                 origin=self._identity.node_id,
-                memory_available=free,
+                memory_available=self._free,
                 disk_free=500 * GIB,
             )
         )
@@ -408,6 +409,4 @@ class SimulatedApi(Actor):
     async def _open(self) -> None:
         await self.gateway.open()
         self.is_open = True
-        self.gateway.broken.add_done_callback(
-            lambda broken: self.mailbox.put_system(broken.exception())
-        )
+        self.gateway.broken.add_done_callback(lambda broken: self.mailbox.put_system(broken.exception()))

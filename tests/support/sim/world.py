@@ -1,4 +1,4 @@
-"""Virtual time: a queue of what is to happen, actors that take turns, and the one source of chance of a run."""
+"""Virtual time: a queue of what is to happen, actors that take turns, and one source of chance."""
 
 from __future__ import annotations
 
