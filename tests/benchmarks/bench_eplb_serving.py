@@ -31,10 +31,10 @@ from engines.contract import ExpertShard  # noqa: E402
 from engines.wire import ExpertLoad, Generate, TaskDone  # noqa: E402
 from events.values import Sampling  # noqa: E402
 
-HIDDEN, FFN, LAYERS, EXPERTS = 256, 1024, 4, 12
-MOE_LAYERS = LAYERS - 1
-"""The first layer of a Glm4-MoE is dense."""
-PROMPT, DRAWN, STREAMS, ROUNDS = 448, 4, 4, 5
+HIDDEN, FFN, LAYERS, EXPERTS = 768, 1024, 3, 12
+PROMPT, DRAWN, STREAMS, ROUNDS = 960, 4, 4, 5
+CHUNK = 480
+"""Prompt tokens in a pass: so many that an expert's work grows with its load."""
 
 
 def dense_dir(path: Path) -> Path:
@@ -104,20 +104,18 @@ def fresh_window(mover: Mover) -> ExpertLoad:
 @pytest.mark.parametrize("world", [2, 3])
 def test_skewed_traffic_before_and_after_a_rebalance(tmp_path: Path, world: int) -> None:
     """The first placement has the experts that routers like best together, on the first rank."""
-    model = upcycle(
-        dense_dir(tmp_path), tmp_path / "moe", model_type="glm4_moe", experts=EXPERTS, noise=0.3, skew=1.0
-    )
+    model = upcycle(dense_dir(tmp_path), tmp_path / "moe", experts=EXPERTS, noise=0.3, skew=4.0)
     shard = balanced_shard(
-        MOE_LAYERS, EXPERTS, world, redundant=EXPERTS // 2, window=20, interval=20, phase="prefill"
+        LAYERS, EXPERTS, world, redundant=EXPERTS // 2, window=8, interval=8, phase="prefill"
     )
     with RankGroup(world, "torch") as group:
-        mover = Mover(group.ready(model, "expert", experts=shard).lead, shard)
+        mover = Mover(group.ready(model, "expert", experts=shard, prefill_chunk=CHUNK).lead, shard)
         gather_the_hot(mover, world)
         before, busy_before = busiest_us(group)
         loads = loads_of(fresh_window(mover), mover.maps)
         old = np.asarray(mover.maps, dtype=np.int32)
         new = propose(POLICIES["movement"], old, loads, Topology((0,) * world), Budget()).placement
-        pauses = [pause_ms(mover, layer, new[layer].tolist()) for layer in range(MOE_LAYERS)]
+        pauses = [pause_ms(mover, layer, new[layer].tolist()) for layer in range(LAYERS)]
         after, busy_after = busiest_us(group)
         seen = loads_of(fresh_window(mover), mover.maps)
     print(
@@ -133,7 +131,7 @@ def test_skewed_traffic_before_and_after_a_rebalance(tmp_path: Path, world: int)
 def gather_the_hot(mover: Mover, world: int) -> None:
     """The worst placement: experts in the order of their load, the hottest on rank 0."""
     loads = loads_of(fresh_window(mover), mover.maps)
-    for layer in range(MOE_LAYERS):
+    for layer in range(LAYERS):
         order = np.argsort(-loads[layer], kind="stable").tolist()
         per_rank = len(mover.maps[layer]) // world
         hot = order[:per_rank]
@@ -162,12 +160,12 @@ def pause_ms(mover: Mover, layer: int, new: list[int]) -> tuple[int, int, float,
 @pytest.mark.parametrize("world", [2, 3])
 def test_even_traffic_with_and_without_a_balancer(tmp_path: Path, world: int) -> None:
     """The same experts in the same slots, with the settings that EPLB has by default."""
-    model = upcycle(dense_dir(tmp_path), tmp_path / "moe", model_type="glm4_moe", experts=EXPERTS, noise=0.3)
+    model = upcycle(dense_dir(tmp_path), tmp_path / "moe", experts=EXPERTS, noise=0.3)
     plain = ExpertShard(dispatch="shared", format="plain", slots=EXPERTS)
-    balanced = balanced_shard(MOE_LAYERS, EXPERTS, world, redundant=0)
+    balanced = balanced_shard(LAYERS, EXPERTS, world, redundant=0)
     with RankGroup(world, "torch") as without, RankGroup(world, "torch") as with_it:
         leads = [
-            group.ready(model, "expert", experts=shard).lead
+            group.ready(model, "expert", experts=shard, prefill_chunk=CHUNK).lead
             for group, shard in ((without, plain), (with_it, balanced))
         ]
         for lead in leads:

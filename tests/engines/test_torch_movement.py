@@ -17,6 +17,7 @@ from support.torch_ranks import TorchRanks, run  # noqa: E402
 
 from engines.contract import MoveFailed  # noqa: E402
 from engines.torch.eplb.checksums import checksum  # noqa: E402
+from engines.torch.eplb.communicator import Communicator  # noqa: E402
 from engines.torch.eplb.movement import Movement  # noqa: E402
 from engines.torch.group import TorchGroup  # noqa: E402
 from events.experts import LayerMoves, SlotMove  # noqa: E402
@@ -79,6 +80,10 @@ def shuffled(chance: random.Random) -> list[int]:
 
 def _migrate(group: TorchGroup, pipe: Connection, rounds: int) -> Any:
     layers, movement = made(group)
+    communicator = Communicator(group)
+    assert not communicator.needs_reservation  # gloo has no buffers of its own; to reserve does no harm
+    communicator.reserve()
+    assert movement.staging_bytes == movement.expert_bytes * SLOTS // group.world
     chance = random.Random(4)
     pointers = [[t.data_ptr() for t in (*layer.tensors, layer.lookup)] for layer in layers]
     for n in range(rounds):

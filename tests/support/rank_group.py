@@ -73,6 +73,7 @@ class RankGroup:
         strategy: Strategy,
         shards: list[tuple[int, int]] | None = None,
         experts: ExpertShard | None = None,
+        prefill_chunk: int = 64,
     ) -> None:
         card = card_from_directory(path)
         shards = shards or layers_of(strategy, card.n_layers, len(self.ranks))
@@ -88,7 +89,7 @@ class RankGroup:
                     batch=4,
                     start_layer=start,
                     end_layer=end,
-                    prefill_chunk=64,
+                    prefill_chunk=prefill_chunk,
                     experts=experts,
                 )
             )
@@ -99,9 +100,10 @@ class RankGroup:
         strategy: Strategy,
         shards: list[tuple[int, int]] | None = None,
         experts: ExpertShard | None = None,
+        prefill_chunk: int = 64,
     ) -> RankGroup:
         self.connect(strategy)
-        self.load(path, strategy, shards, experts)
+        self.load(path, strategy, shards, experts, prefill_chunk)
         for rank in self.ranks:
             reached(rank, status.Loaded)
         for rank in self.others:
