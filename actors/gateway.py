@@ -316,11 +316,14 @@ class Gateway:
             generation.put(event.task_id, item)
 
     def _send_prompt(self, event: ev.TaskCreated) -> None:
-        """Where the runner is on another node, its prompt goes there."""
-        node_id = self.state.runners[event.runner_id].node_id
-        if node_id == self.node_id:
+        """Where the runner is on another node, its prompt goes there.
+
+        After a rewind the state may be ahead of what is told, and the runner be gone: the task's end comes.
+        """
+        runner = self.state.runners.get(event.runner_id)
+        if runner is None or runner.node_id == self.node_id:
             return
-        self._away[event.task_id] = node_id
+        node_id = self._away[event.task_id] = runner.node_id
         prompt = self._shelf.take(event.request_id, event.index)
         if prompt is not None:
             self._hub.ship(node_id, PromptFor(event.request_id, event.index, prompt))

@@ -148,15 +148,15 @@ class Stage:
         """The end is in the log."""
         self.do(cmd.ReportTask, origin=AWAY, task_id=generation.task_ids[0], outcome=FINISHED)
 
-    def lost_at_once(self, *command_ids: str) -> None:
-        """The node of the runner is lost before anybody has heard of the tasks: all comes in one batch."""
+    def lost_at_once(self, *command_ids: str) -> list[Committed]:
+        """The node of the runner is lost before anybody has heard of the tasks: what is to be published."""
         self.clerk.batch = []
         for command_id in command_ids:
             self.master.ask(create_tasks(command_id), 20)
         cause = Cause(code="node_lost", message="It is gone.")
         fields = {"node_id": AWAY, "incarnation": "run-1", "cause": cause, "policy": POLICY}
         self.do(cmd.ReportNodeLost, origin=HERE, **fields)
-        self.feed.publish(self.clerk.batch)
+        return self.clerk.batch
 
     def close(self) -> None:
         self.clerk.stop()
@@ -342,11 +342,15 @@ def test_a_request_of_a_side_that_gave_way_ends_and_says_so(play: Callable[[Scri
     play(script)
 
 
-def test_a_task_whose_runner_is_lost_in_the_same_batch_ends(play: Callable[[Script], None]) -> None:
+@pytest.mark.parametrize("rewound", [False, True], ids=["in one batch", "and the state is ahead of it"])
+def test_a_task_whose_runner_is_lost_at_once_ends(play: Callable[[Script], None], rewound: bool) -> None:
     async def script(stage: Stage) -> None:
         generation = Generation("request-ask", stage.gateway.cancel)
         stage.gateway._requests["request-ask"] = generation
-        await asyncio.to_thread(stage.lost_at_once, "ask")
+        batch = await asyncio.to_thread(stage.lost_at_once, "ask")
+        if rewound:
+            stage.gateway._rewound()  # which loads the state at the log's head
+        stage.feed.publish(batch)
         assert isinstance((await items(generation))[-1], ev.TaskFailed)
         assert not stage.gateway.broken.done()
 

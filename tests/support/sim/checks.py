@@ -122,8 +122,9 @@ class Checks(logging.Handler):
     # Nothing is lost
 
     def acknowledge(self, node_id: str, answer: Committed) -> None:
-        """A client was told of a decision: its node has it."""
-        row = self.copies[node_id].commands.get(answer.command_id)
+        """A client was told of a decision: its node has it, or had it a moment ago."""
+        copy = self.copies[node_id]
+        row = copy.commands.get(answer.command_id) or copy.gone.get(answer.command_id)
         if row is None or row.index != answer.decision_id:
             self.breaks(f"{node_id} has acknowledged {answer.command_id}, which its log does not have")
         else:

@@ -39,6 +39,8 @@ class Copy:
         self.node_id = node_id
         self.rows: list[Row] = []
         self.commands: dict[str, Row] = {}
+        self.gone: dict[str, Row] = {}
+        """By command, what was taken out of the log."""
         self.state = ClusterState()
         self._checks = checks
         self._power_was_cut = False
@@ -123,7 +125,7 @@ class Copy:
         gone = self.rows[fork:]
         del self.rows[fork:]
         for row in gone:
-            del self.commands[row.committed.command_id]
+            self.gone[row.committed.command_id] = self.commands.pop(row.committed.command_id)
         if gone:
             self._fold_anew()
         return gone

@@ -16,6 +16,7 @@ from actors.actor import Actor
 from actors.clock import Timer
 from actors.deferred import Deferred
 from actors.dispatch import Life
+from actors.supervision import Supervisor
 
 A = TypeVar("A", bound=Actor)
 
@@ -29,8 +30,7 @@ class Process:
     def __init__(self, world: World, skew: float) -> None:
         self.world = world
         self.alive = True
-        self.busy = 0
-        """Actors on the stack: those that wait for another one, and the one that has its turn."""
+        self._stack: list[int] = []
         self._skew = skew
         self._actors: list[Actor] = []
 
@@ -39,6 +39,11 @@ class Process:
         self.alive = False
         for actor in self._actors:
             pykka.ActorRegistry.unregister(actor.actor_ref)
+
+    @property
+    def busy(self) -> bool:
+        """Whether actors are on the stack: those that wait for another one, and the one that has its turn."""
+        return bool(self._stack)
 
     def find(self, kind: type[A]) -> A | None:
         """The living actor of a class."""
@@ -54,28 +59,32 @@ class Process:
     def run(self, life: Life) -> None:
         assert isinstance(life, Actor)
         self._actors.append(life)
-        self.world.turn(partial(self._begin, life))
+        self.world.turn(partial(self._begin, life, len(self._actors)))
 
     def wait(self, answer: Deferred[Any], timeout: float) -> bool:
         return self.world.run_for(answer, timeout)
 
-    def _begin(self, life: Life) -> None:
+    def _begin(self, life: Life, number: int) -> None:
         if not self.alive:
             return
-        take = partial(self._turn, life)
-        self.busy += 1
+        take = partial(self._turn, life, number)
+        self._stack.append(number)
         if life.begin():
             life.mailbox.rouse = partial(self.world.turn, take)
             self.world.turn(take)
-        self.busy -= 1
+        self._stack.pop()
 
-    def _turn(self, life: Life) -> None:
+    def _turn(self, life: Life, number: int) -> None:
+        if self._stack and number < max(self._stack) and isinstance(life, Supervisor):
+            # It could wait for one that is on the stack and can't go on before this turn is over.
+            self.world.after(0.001, self._turn, life, number)
+            return
         letter = life.mailbox.poll() if self.alive else None
         if letter is None:
             return
-        self.busy += 1
+        self._stack.append(number)
         goes_on = life.handle(letter)
-        self.busy -= 1
+        self._stack.pop()
         if not goes_on:
             return
         if life.mailbox.empty():
