@@ -77,8 +77,10 @@ class Runner:
         self._say(_idle())
         try:
             self._serve()
-        except (_Stopped, ChannelClosed):
+        except _Stopped:
             pass
+        except ChannelClosed:
+            return ORPHANED
         except GroupLost as error:
             if not self._stopping.wait(2 * _LEAVING_S):  # the link's thread, which knows the rank, goes first
                 return self._fail(error.cause)
