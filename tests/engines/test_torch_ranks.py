@@ -172,6 +172,7 @@ def _imports(group: object, pipe: object, path: str, shard: ExpertShard) -> list
     return sorted(name for name in sys.modules if "eplb" in name)
 
 
+@pytest.mark.slow
 def test_without_a_balancer_nothing_of_it_is_imported(model: Path) -> None:
     assert run(2, _imports, str(model), PLAIN) == [[], []]
 
@@ -230,6 +231,7 @@ def test_other_strategies_are_refused_with_a_sentence() -> None:
         assert "place it with the strategy 'expert'" in cause.message
 
 
+@pytest.mark.slow
 def test_ranks_that_were_told_otherwise_are_found_out(model: Path) -> None:
     with RankGroup(2, "torch") as ranks:
         ranks.connect("expert")
