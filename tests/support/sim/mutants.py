@@ -167,7 +167,7 @@ MUTANTS = {
     "run map too early": Mutant(600, (journal, "Core", ReviewsTooEarly)),
     "appends while joining": Mutant(60, (journal, "Core", TakesWhileJoining)),
     "report dropped": Mutant(20, (Reporter, "_settled", drop_report)),
-    "no news believed too early": Mutant(60, (HandedOver, "_settle_unchanged", believe_at_once)),
+    "no news believed too early": Mutant(600, (HandedOver, "_settle_unchanged", believe_at_once)),
     "a follower commits": Mutant(60, (Journal, "_append", append_always)),
     "worker ignores rewinds": Mutant(20, (Worker, "_rewound", stay_where_it_was)),
     "repeated command decided again": Mutant(20, (Master, "_answer", decide_again)),
