@@ -12,7 +12,6 @@ import msgspec
 
 from actors import journal
 from actors.deferred import Deferred
-from actors.handed_over import HandedOver
 from actors.journal import Journal
 from actors.master import Master
 from actors.ordering import core
@@ -106,13 +105,6 @@ def drop_report(self: Reporter, command_id: str, answer: Deferred[Any]) -> None:
     self._waiting.pop(command_id, None)
 
 
-def believe_at_once(self: HandedOver) -> None:
-    """The leader's word that a report is no news counts before the log here has what it rests on."""
-    for waiting in [each for each in self._waiting.values() if each.unchanged is not None]:
-        self.remove(waiting)
-        waiting.reply.resolve(waiting.unchanged)
-
-
 def append_always(self: Journal, message: journal.Append) -> None:
     """A node that follows commits what its master decided before it knew."""
     self._waiting.append(message)
@@ -167,7 +159,6 @@ MUTANTS = {
     "run map too early": Mutant(600, (journal, "Core", ReviewsTooEarly)),
     "appends while joining": Mutant(60, (journal, "Core", TakesWhileJoining)),
     "report dropped": Mutant(20, (Reporter, "_settled", drop_report)),
-    "no news believed too early": Mutant(600, (HandedOver, "_settle_unchanged", believe_at_once)),
     "a follower commits": Mutant(60, (Journal, "_append", append_always)),
     "worker ignores rewinds": Mutant(20, (Worker, "_rewound", stay_where_it_was)),
     "repeated command decided again": Mutant(20, (Master, "_answer", decide_again)),
