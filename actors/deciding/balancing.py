@@ -14,7 +14,7 @@ import numpy as np
 from actors.eplb import gate, metrics, windows
 from actors.eplb.moves import moves
 from actors.eplb.policy import POLICIES, propose
-from actors.eplb.problem import Budget, Placement, Topology
+from actors.eplb.problem import Budget, Loads, Placement, Topology
 from actors.expert_placement import expert_bytes
 from actors.refusal import Rejected
 from engines.experts import maps
@@ -87,6 +87,39 @@ def _between_maps(report: ReportExpertLoad, layer: int) -> Cause:
     )
 
 
+class Question(NamedTuple):
+    """What a policy and the gate are asked about a window: loads are ``[L, E]``, ``old`` maps ``[L, P]``."""
+
+    old: Placement
+    loads: Loads
+    topology: Topology
+    budget: Budget
+    gate: gate.Gate
+    window: gate.Window
+
+
+def question(
+    experts: Experts, load: LoadReading, card: ModelCard, placement: InstancePlacement, eplb: EplbSettings
+) -> Question:
+    """The question of a window, the same for the decision and for a what-if about it."""
+    topology = topology_of(placement, card)
+    size = expert_bytes(card, placement.dtype, placement.expert_format)
+    old, loads = as_array(experts.maps), np.asarray(load.experts, np.float64)
+    return Question(
+        old=old,
+        loads=loads,
+        topology=topology,
+        budget=Budget(expert_bytes=size, max_bytes=eplb.max_bytes),
+        gate=gate.Gate(min_tokens=eplb.min_tokens, horizon_s=eplb.horizon_s),
+        window=gate.Window(
+            tokens=load.tokens,
+            seconds=load.seconds,
+            row_s=gate.row_seconds(metrics.rank_loads(old, loads, topology.ranks), load.seconds),
+            bandwidth=load.bandwidth,
+        ),
+    )
+
+
 def weigh(
     experts: Experts,
     load: LoadReading,
@@ -97,25 +130,10 @@ def weigh(
     """What ``policy`` (default: the instance's own) makes of a window, and whether that pays."""
     eplb = placement.eplb or EplbSettings()
     name = policy or eplb.policy
-    topology = topology_of(placement, card)
-    size = expert_bytes(card, placement.dtype, placement.expert_format)
-    budget = Budget(expert_bytes=size, max_bytes=eplb.max_bytes)
-    old, loads = as_array(experts.maps), np.asarray(load.experts, np.float64)
-    window = gate.Window(
-        tokens=load.tokens,
-        seconds=load.seconds,
-        row_s=gate.row_seconds(metrics.rank_loads(old, loads, topology.ranks), load.seconds),
-        bandwidth=load.bandwidth,
-    )
-    verdict = gate.judge(
-        old,
-        propose(POLICIES[name], old, loads, topology, budget),
-        loads,
-        topology,
-        budget,
-        gate=gate.Gate(min_tokens=eplb.min_tokens, horizon_s=eplb.horizon_s),
-        window=window,
-    )
+    asked = question(experts, load, card, placement, eplb)
+    old, loads, topology, budget = asked.old, asked.loads, asked.topology, asked.budget
+    proposal = propose(POLICIES[name], old, loads, topology, budget)
+    verdict = gate.judge(old, proposal, loads, topology, budget, gate=asked.gate, window=asked.window)
     chosen = verdict.proposal
     return Weighed(
         policy=name,

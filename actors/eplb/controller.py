@@ -14,7 +14,7 @@ from actors.address import Address
 from actors.clock import Timer
 from actors.deciding.experts import deadline
 from actors.deferred import Deferred
-from actors.refusal import MailboxFull, Rejected
+from actors.refusal import MailboxFull
 from actors.replica import Paths, fold, follow
 from events.base import Command
 from events.expert_commands import ExpireMigration, Rebalance
@@ -156,7 +156,8 @@ class Controller(Actor):
         try:
             answer = self._master.ask_future(due.command)
         except MailboxFull:
-            self._ask_later()
+            self._not_before = self.clock.now() + AGAIN_S
+            self._timer = self.after(AGAIN_S, _Look())
             return
         self._asking = True
         answer.add_done_callback(lambda done: self.mailbox.put_system(_Answered(due.key, done)))
@@ -166,11 +167,5 @@ class Controller(Actor):
         error = message.answer.error
         if error is None and message.answer.get().events:
             self._done = message.key
-        elif error is None or isinstance(error, Rejected):
-            self._not_before = self.clock.now() + AGAIN_S
         else:
-            self._ask_later()
-
-    def _ask_later(self) -> None:
-        self._not_before = self.clock.now() + AGAIN_S
-        self.after(AGAIN_S, _Look())
+            self._not_before = self.clock.now() + AGAIN_S

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from actors.deciding.balancing import as_array, topology_of
-from actors.eplb import gate, metrics
+from actors.deciding.balancing import Question, question
 from actors.eplb.policy import POLICIES
-from actors.eplb.problem import Budget, Topology
 from actors.eplb.what_if import Logged, what_if
-from actors.expert_placement import expert_bytes
 from events.expert_events import RebalanceDecided
-from events.experts import EplbPolicy, EplbSettings
+from events.experts import EplbPolicy
 from events.reader import LogReader
 from projections.deciding import decisions_with_state
 from projections.state import ClusterState, Experts, LoadReading
@@ -57,15 +54,13 @@ def mean_balance(outcomes: Sequence[Outcome]) -> float:
     return sum(outcome.balance for outcome in seen) / len(seen)
 
 
-class _Weighed(msgspec.Struct, frozen=True):
+class _Weighed(NamedTuple):
     """What a decision rested on, and what it was."""
 
     at: float
     experts: Experts
     load: LoadReading
-    eplb: EplbSettings
-    topology: Topology
-    budget: Budget
+    question: Question
     decided: RebalanceDecided
 
 
@@ -92,10 +87,9 @@ def _goes_on(before: _Weighed, weighed: _Weighed) -> bool:
 
 def _comparison(run: Sequence[_Weighed], policy: EplbPolicy) -> Comparison:
     first = run[0]
-    asked = gate.Gate(min_tokens=first.eplb.min_tokens, horizon_s=first.eplb.horizon_s)
-    start = as_array(first.experts.maps)
-    windows = (_logged(each) for each in run)
-    steps = what_if(windows, start, POLICIES[policy], first.topology, first.budget, asked)
+    asked = first.question
+    windows = (Logged(loads=each.question.loads, window=each.question.window) for each in run)
+    steps = what_if(windows, asked.old, POLICIES[policy], asked.topology, asked.budget, asked.gate)
     rows = [
         Row(
             at=each.at,
@@ -129,19 +123,6 @@ def _was(decided: RebalanceDecided) -> Outcome:
     )
 
 
-def _logged(weighed: _Weighed) -> Logged:
-    load = weighed.load
-    loads = np.asarray(load.experts, np.float64)
-    by_rank = metrics.rank_loads(as_array(weighed.experts.maps), loads, weighed.topology.ranks)
-    window = gate.Window(
-        tokens=load.tokens,
-        seconds=load.seconds,
-        row_s=gate.row_seconds(by_rank, load.seconds),
-        bandwidth=load.bandwidth,
-    )
-    return Logged(loads=loads, window=window)
-
-
 def _weighed(reader: LogReader) -> Iterator[_Weighed]:
     for decision, state in decisions_with_state(reader):
         for recorded in decision.events:
@@ -156,13 +137,10 @@ def _rested_on(state: ClusterState, at: float, decided: RebalanceDecided) -> _We
     placement, card = instance.placement, state.models[instance.model_id].card
     if experts.load is None or placement is None or placement.eplb is None:
         return None
-    size = expert_bytes(card, placement.dtype, placement.expert_format)
     return _Weighed(
         at=at,
         experts=experts,
         load=experts.load,
-        eplb=placement.eplb,
-        topology=topology_of(placement, card),
-        budget=Budget(expert_bytes=size, max_bytes=placement.eplb.max_bytes),
+        question=question(experts, experts.load, card, placement, placement.eplb),
         decided=decided,
     )
