@@ -162,10 +162,7 @@ class Node:
                 self.node_id, self.incarnation, journal, router.address, paths, feed, settings.policy
             ),
         )
-        if self._reporter is not None:
-            self._reporter.close()
-        reporter = Reporter(master.address, self._system.clock)
-        self._master, self._reporter = master.address, reporter
+        reporter = self._reports_to(master.address)
         projector = ChildSpec("projector", lambda: Projector(paths, settings.projections_path, feed))
         self._projector = projector.address
         downloader = ChildSpec("downloader", lambda: self._downloader(paths, reporter))
@@ -188,18 +185,7 @@ class Node:
         )
         # A worker that restarts knows none of the runners that the last one had started.
         work = ChildSpec("work", lambda: Supervisor([runners, worker], strategy="one_for_all"), shutdown=40)
-        controllers = ChildSpec("controllers", Supervisor)
-        balancers = ChildSpec(
-            "balancers",
-            lambda: Balancers(
-                self.node_id, settings.policy, paths, feed, master.address, controllers.address
-            ),
-        )
-        balancing = ChildSpec(
-            "balancing",
-            lambda: Supervisor([controllers, balancers], strategy="one_for_all"),
-            shutdown=10,
-        )
+        balancing = self._balancing(paths, feed, master.address)
         telemetry = ChildSpec("telemetry", lambda: self._telemetry(reporter))
         children = [master, projector, downloader, work, balancing, telemetry]
         if settings.cluster:
@@ -210,6 +196,23 @@ class Node:
             gateway = partial(Gateway, *me, settings, paths, feed, *asked, shelf, hub)
             children.append(ChildSpec("api", lambda: server(gateway()), shutdown=10))
         return children
+
+    def _reports_to(self, master: Address) -> Reporter:
+        """A reporter in place of the last one, whose master is gone."""
+        if self._reporter is not None:
+            self._reporter.close()
+        self._master, self._reporter = master, Reporter(master, self._system.clock)
+        return self._reporter
+
+    def _balancing(self, paths: Paths, feed: CommitFeed, master: Address) -> ChildSpec:
+        """The EPLB controllers and who starts them: anew with it, as it knows only its own."""
+        controllers = ChildSpec("controllers", Supervisor)
+        policy = self.settings.policy
+        balancers = ChildSpec(
+            "balancers", lambda: Balancers(self.node_id, policy, paths, feed, master, controllers.address)
+        )
+        both = [controllers, balancers]
+        return ChildSpec("balancing", lambda: Supervisor(both, strategy="one_for_all"), shutdown=10)
 
     def _router(
         self, journal: Address, master: Address, archive: Address, hub: TokenHub, reporter: Reporter
