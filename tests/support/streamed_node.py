@@ -25,7 +25,7 @@ import actors.master
 from actors.address import Address
 from actors.deferred import Deferred
 from actors.jetstream.client import JetStream
-from actors.journal import Lead, Rewound
+from actors.journal import Lead
 from actors.master import Master
 from actors.net.nats import NatsSettings
 from actors.ordering.interface import Member
@@ -35,6 +35,7 @@ from actors.streamed_journal import StreamedJournal
 from actors.supervision import ChildSpec, Supervisor
 from actors.system import ActorSystem
 from events import commands as cmd
+from events.commands import Command
 from events.drivers import STDLIB
 from events.feed import CommitFeed
 from events.ids import fresh
@@ -55,13 +56,12 @@ def say(*words: object) -> None:
 
 
 class ToldMaster(Master):
-    """Says what it is told."""
+    """Says what its role is, and what it tells the cluster of branches."""
 
-    def receive(self, message: Any) -> Any:
-        if isinstance(message, Rewound):
-            branch = self._reader.branches()[-1]
-            say("branch", branch.fork, *self._reader.rejected_commands(branch.branch))
-        return super().receive(message)
+    def _hand_over(self, command: Command) -> Any:
+        if isinstance(command, cmd.ReportBranch):
+            say("branch", command.fork, *command.command_ids)
+        return super()._hand_over(command)
 
     def _take_role(self, role: Any) -> None:
         super()._take_role(role)
