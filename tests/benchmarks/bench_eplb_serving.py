@@ -31,10 +31,13 @@ from engines.contract import ExpertShard  # noqa: E402
 from engines.wire import ExpertLoad, Generate, TaskDone  # noqa: E402
 from events.values import Sampling  # noqa: E402
 
-HIDDEN, FFN, LAYERS, EXPERTS = 768, 1024, 3, 12
-PROMPT, DRAWN, STREAMS, ROUNDS = 960, 4, 4, 5
-CHUNK = 480
-"""Prompt tokens in a pass: so many that an expert's work grows with its load."""
+HIDDEN, FFN, LAYERS, EXPERTS = 1024, 2816, 2, 12
+PROMPT, DRAWN, STREAMS, ROUNDS = 960, 2, 4, 5
+CHUNK = 960
+"""Prompt tokens in a pass: so many that an expert's work grows with its load.
+
+With few rows an expert takes as long as its weights take to read, whatever its load, and balance gains nothing.
+"""
 
 
 def dense_dir(path: Path) -> Path:
