@@ -87,7 +87,9 @@ def _experts(
     part = rest.removesuffix(".weight")
     size = noise * tensor.float().std()
     for expert in range(experts):
-        own = (tensor.float() + size * torch.randn(tensor.shape, generator=draw)).to(tensor.dtype)
+        own = tensor.clone()
+        if noise:
+            own = (tensor.float() + size * torch.randn(tensor.shape, generator=draw)).to(tensor.dtype)
         if model_type == "mixtral":
             yield f"{layer}.block_sparse_moe.experts.{expert}.{_PARTS[part]}.weight", own
         else:
