@@ -2,16 +2,35 @@
 
 What this node decides is published first. Like what others decide, it comes into the log, to the feed and to
 those who asked once the stream delivers it.
+
+An empty log begins after a base where the stream is long, see `actors.joining`: what the stream delivers is
+held back meanwhile, and then the stream is followed from the base on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+from actors import archive
 from actors.deferred import Deferred
 from actors.jetstream.client import Failed, JetStream
-from actors.journal import Flush, FromPeer, Journal, JournalFailed, Lead, Role, logger, settle
+from actors.joining import PATIENCE_S, RETRY_S, NotYet, Offer, Offered, Wait
+from actors.journal import (
+    Attach,
+    Backfill,
+    Flush,
+    Follow,
+    FromPeer,
+    Journal,
+    JournalFailed,
+    Lead,
+    PeerUp,
+    Role,
+    logger,
+    settle,
+)
 from actors.log_aside import open_log
 from actors.log_view import OrderedLog
 from actors.ordering import interface as io
@@ -35,6 +54,14 @@ from events.proposals import propose
 from events.record import Committed
 
 
+class _Seek(NamedTuple):
+    """Ask for a base again."""
+
+
+class _Expired(NamedTuple):
+    """An empty log has waited for a base for long enough."""
+
+
 class StreamedJournal(Journal):
     """``connect`` makes a client for each life of the journal."""
 
@@ -46,6 +73,12 @@ class StreamedJournal(Journal):
         self._ahead = EMPTY
         self._proposed: dict[str, Deferred[Committed]] = {}
         self._flushes: list[Deferred[int]] = []
+        self._ask_base: Callable[[str], Deferred[bytes]] | None = None
+        self._wait: Wait | None = None
+        self._held: Delivered | None = None
+        self._compares = False
+        self._ends = 0
+        self._lags = False
 
     def started(self) -> None:
         """Open the log and compare it with the stream.
@@ -60,6 +93,10 @@ class StreamedJournal(Journal):
             raise
         self._ordered = self._view()
         self._leased = Leased(self._me, self._ordered, common)
+        self._compared(common)
+        if not self._log.last_decision and common.ends >= archive.LONG:
+            self._wait = Wait(self.mailbox.put_system)
+            self.after(PATIENCE_S, _Expired())
 
     def _view(self) -> OrderedLog:
         return OrderedLog(self._log, self._paths.driver)
@@ -73,15 +110,34 @@ class StreamedJournal(Journal):
     def _take(self, message: Any) -> Any:
         match message:
             case Delivered():
+                self._delivered(message)
+            case Common():
                 self._advance(message)
-                self._stream.taken()
-            case Common() | Granted() | Lost() | Holder():
+                self._compared(message)
+            case Granted() | Lost() | Holder():
                 self._advance(message)
+                self._seek_base()
             case Failed():
                 raise JournalFailed(f"The stream can't be followed: {message.error}") from message.error
             case Flush():
                 self._commit()
                 return self._flushed()
+            case Backfill():
+                answer = super()._take(message)
+                self._see_lag()
+                return answer
+            case Attach():
+                super()._take(message)
+                self._ask_base = message.ask_base
+                self._seek_base()
+            case PeerUp():
+                super()._take(message)
+                self._seek_base()
+            case _Seek():
+                self._seek_base()
+            case _Expired():
+                if self._wait is not None and self._wait.expired():
+                    self._begin_with(None)
             case FromPeer():
                 logger.warning("%s speaks of the order of the log, which NATS gives here", message.node_id)
             case _:
@@ -105,6 +161,56 @@ class StreamedJournal(Journal):
                 self._append_entries(entries)
             case _:
                 self._carry_out(effect)
+
+    def _delivered(self, message: Delivered) -> None:
+        if self._wait is not None:
+            self._held = message
+        elif not self._compares:
+            self._advance(message)
+            self._see_lag()
+            self._stream.taken()
+
+    def _compared(self, common: Common) -> None:
+        self._compares, self._ends, self._lags = False, common.ends, True
+        self._see_lag()
+
+    def _see_lag(self) -> None:
+        """A node without the whole log, be it without its newest part or its past, lets others lead."""
+        if self._lags:
+            self._lags = self._log.last_decision < self._ends or self._ordered.begins() > 0
+            self._stream.hesitate(self._lags)
+
+    # A long stream's new node
+
+    def _seek_base(self) -> None:
+        """Ask who leads, once it can be reached."""
+        role = self._role
+        if self._wait is None or self._ask_base is None or not isinstance(role, Follow):
+            return
+        if role.leader in self._peers:
+            self._wait.seek(partial(self._ask_base, role.leader))
+
+    def _offered(self, message: Offered) -> None:
+        if self._wait is None:
+            return
+        try:
+            offer = self._wait.answered(message)
+        except NotYet:
+            self.after(RETRY_S, _Seek())
+        else:
+            self._begin_with(offer)
+
+    def _begin_with(self, offer: Offer | None) -> None:
+        """Begin after the base where there is one that fits, else with all that the stream has."""
+        self._wait = None
+        if offer is not None:
+            self._begin_after(offer)
+        held, self._held = self._held, None
+        if self._log.last_decision:
+            self._compares = True
+            self._stream.begun()
+        elif held is not None:
+            self._delivered(held)
 
     # What this node decides
 

@@ -34,6 +34,10 @@ class Failed(NamedTuple):
     error: Exception
 
 
+class _Begun(Exception):
+    """The log, empty until now, has begun after a base."""
+
+
 class LocalLog(Protocol):
     """The node's log, as it is compared with the stream."""
 
@@ -66,6 +70,8 @@ class JetStream:
         self._thread: threading.Thread | None = None
         self._ended = asyncio.Event()
         self._taken = asyncio.Event()
+        self._begun = False
+        self._hesitant = False
         self._publisher: Publisher | None = None
         self._lease: Lease | None = None
         self.max_entry = 0
@@ -105,6 +111,17 @@ class JetStream:
     def taken(self) -> None:
         """What was delivered last is in the log."""
         self._call(self._taken.set)
+
+    def begun(self) -> None:
+        """What was delivered last is of no use: the log has begun after a base. Compare it anew."""
+        self._begun = True
+        self.taken()
+
+    def hesitate(self, hesitant: bool) -> None:
+        """Take the lease only where nobody else does, or as soon as it is free."""
+        self._hesitant = hesitant
+        if self._lease is not None:
+            self._lease.hesitant = hesitant
 
     def _call(self, call: Callable[..., Any], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended with its thread
@@ -151,6 +168,7 @@ class JetStream:
 
         found = await patiently(partial(_common, store, log))
         lease = self._lease = Lease(store, me, tell)
+        lease.hesitant = self._hesitant
         publisher = self._publisher = Publisher(store, lambda: lease.give_up(lease.term))
         common.resolve(found)
         follow = self._follow(store, publisher, log, post, found)
@@ -173,12 +191,17 @@ class JetStream:
             self._taken.clear()
             post(batch)
             await self._taken.wait()
+            if self._begun:
+                self._begun = False
+                raise _Begun
 
         while True:
             try:
                 await Subscriber(store, found.number, deliver).run()
             except StreamChanged as change:
                 logger.warning("The log is compared with its stream again: %s", change)
+            except _Begun:
+                logger.info("The log has begun after a base: it is compared with its stream")
             store, found = await self._compared_again(store, log)
             publisher.move(store)
             post(found)
@@ -204,19 +227,20 @@ async def _compared(store: Store, log: LocalLog) -> Common:
     """
     begins, last = log.bounds()
     low, high = 0, (await store.js.stream_info(store.stream)).state.last_seq
-    found, number = begins, high  # most often the last message is the answer
+    found, ends, number = 0, 0, high  # most often the last message is the answer
     while low < high:
         place = place_of(decode((await store.js.get_msg(store.stream, number)).data or b"")[-1])
+        ends = ends or place.decision_id
         if place.decision_id < begins or (
             place.decision_id <= last and place.hash == log.hash_at(place.decision_id)
         ):
-            low, found = number, max(begins, place.decision_id)
+            low, found = number, place.decision_id
         else:
             high = number - 1
         number = (low + high + 1) // 2
-    if begins and not low:
-        raise TransportError(
-            f"This node's log lacks its past up to decision {begins}, and the NATS stream {store.stream} has "
-            "it not either: set log.db aside, or let the log fetch its past in its old cluster first."
-        )
-    return Common(found, low)
+    if ends < begins:
+        logger.warning(
+            "This log lacks its past up to decision %d, and the stream %s ends at %d: it waits for a node "
+            "that has the past. Where there is none, set log.db aside.", begins, store.stream, ends,
+        )  # fmt: skip
+    return Common(found, low, ends)

@@ -22,6 +22,8 @@ KEY = "leader"
 LOOK_S = 0.5
 """Between two looks at who holds the lease, of those who would like to."""
 RENEW_S = 1.0
+HESITANT_S = 30.0
+"""So long a lease must have been free for a node that leads only where no other does."""
 MARGIN_S = 0.3
 """The holder counts its lease as lost so much before it can be another's."""
 _RETRY_S = 0.1
@@ -37,7 +39,10 @@ class Lease:
         self._post = post
         self._now = asyncio.get_running_loop().time
         self._heard_at = self._now()
+        self._free_since: float | None = None
         self._given_up = asyncio.Event()
+        self.hesitant = False
+        """True while others shall lead, where there are any."""
         self.term = 0
         """Of the lease that is held, 0 while none is."""
 
@@ -61,6 +66,8 @@ class Lease:
             async with asyncio.timeout(_ANSWER_S):
                 revision = await self._look()
                 if revision is None:
+                    if self._hesitates():
+                        return 0
                     revision = await leases.create(KEY, self._name)
                 elif revision:  # an answer to us was lost
                     revision = await leases.update(KEY, self._name, last=revision)
@@ -73,6 +80,10 @@ class Lease:
             return 0
         return revision
 
+    def _hesitates(self) -> bool:
+        self._free_since = self._now() if self._free_since is None else self._free_since
+        return self.hesitant and self._now() - self._free_since < HESITANT_S
+
     async def _look(self) -> int | None:
         """The lease's revision where it is ours, 0 where another has it, None where it is free."""
         try:
@@ -81,7 +92,7 @@ class Lease:
             self._heard_at = self._now()
             self._post(Holder(""))
             return None
-        self._heard_at = self._now()
+        self._heard_at, self._free_since = self._now(), None
         if entry.value == self._name:
             return entry.revision or 0
         self._post(Holder((entry.value or b"").split()[0].decode()))

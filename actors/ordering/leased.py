@@ -9,6 +9,8 @@
 - A log may know more than the stream: its node was alone before, or the stream was lost. While the stream
   ends before that, who holds the lease publishes the rest before it leads. Where the stream goes on
   otherwise, the rest goes to a rejected branch.
+- A log that began after a base follows a stream that has the base. While the stream ends before it, such a
+  node can't lead: only a node that has the past can give it to the stream.
 
 A message is several decisions in their order. Its number in the stream has nothing to do with their indexes.
 """
@@ -38,19 +40,25 @@ class StreamedLog(Protocol):
         """At most ``limit`` entries from index ``after + 1`` on."""
         ...
 
+    def begins(self) -> int:
+        """The index that the log begins after while its past is still to come; 0 where it has it all."""
+        ...
+
     def hash_at(self, index: int) -> str:
-        """What the entry at ``index`` has in no other history."""
+        """What the entry at ``index``, or the one that the log begins after, has in no other history."""
         ...
 
 
 class Common(NamedTuple):
     """The log is the stream's up to its entry ``last``, with which the stream's message ``number`` ends.
 
-    Said at the start, and again where the stream has lost something.
+    Said at the start, and again where the stream has lost something or the log has begun after a base.
+    ``ends`` is the last entry that the stream had then. What comes before the log's base counts as the log's.
     """
 
     last: int
     number: int
+    ends: int = 0
 
 
 class Delivered(NamedTuple):
@@ -107,9 +115,8 @@ class Leased:
     def __init__(self, me: io.Member, log: StreamedLog, common: Common) -> None:
         self._me = me
         self._log = log
-        epoch, self._index = log.last()
-        self._n = epoch.n
-        self._common, self._seen = common
+        self._n = 0
+        self._compared(common)
         self._grant: Granted | None = None
         self._epoch: Epoch | None = None
         self._leads = False
@@ -123,7 +130,7 @@ class Leased:
         match event:
             case Common():
                 self._resign()
-                self._common, self._seen = event
+                self._compared(event)
             case Delivered():
                 self._delivered(event)
             case Granted():
@@ -146,6 +153,11 @@ class Leased:
             raise RuntimeError("Only who leads may publish.")
         return Publish(self._grant.term, self._epoch, entries)
 
+    def _compared(self, common: Common) -> None:
+        epoch, self._index = self._log.last()
+        self._n = max(self._n, epoch.n)
+        self._common, self._seen = common.last, common.number
+
     def _delivered(self, event: Delivered) -> None:
         self._seen = event.upto
         self._n = max(self._n, event.epoch.n)
@@ -164,11 +176,12 @@ class Leased:
         """Those after the first ones that the log has just so."""
         if self._common == self._index:
             return entries
+        begins = self._log.begins()
         for position, entry in enumerate(entries):
-            place = place_of(entry)
-            if place.decision_id > self._index or place.hash != self._log.hash_at(place.decision_id):
+            index, own_hash = place_of(entry)
+            if index > self._index or (index >= begins and own_hash != self._log.hash_at(index)):
                 return entries[position:]
-            self._common = place.decision_id
+            self._common = index
         return []
 
     def _review(self) -> None:
@@ -181,6 +194,8 @@ class Leased:
         if self._common == self._index:
             self._leads = True
             self._effects.append(io.Lead(self._epoch))
+        elif self._common < self._log.begins():
+            self._resign()
         elif self._offered <= self._common:
             entries = self._log.entries(self._common, MAX_ENTRIES)
             self._offered = self._common + len(entries)

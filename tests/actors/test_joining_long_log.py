@@ -7,45 +7,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.histories import History, write_log
-from support.long_log import begins_after, digest
+from support.long_log import begins_after
+from support.mini_node import MiniNode, given, given_base, same
 from support.served import eventually
 
 from actors import archive
-from actors.actor import spawn
-from actors.address import Address
-from actors.archive import Archive
-from actors.backfill import Backfiller
-from actors.clock import SYSTEM_CLOCK
 from actors.deferred import Deferred
-from actors.joining import TRIES, Entry, Newcomer, Offer, Offered, encode_offer
-from actors.journal import Journal
+from actors.joining import TRIES, Entry, Newcomer, NotYet, Offer, Offered, Wait, encode_offer
 from actors.log_aside import open_log
-from actors.master import Master
-from actors.net.memory import MemoryHub, MemoryTransport
-from actors.net.transport import LinkLost, Peer
-from actors.ordering.interface import Member, Timing
+from actors.net.memory import MemoryHub
+from actors.net.transport import LinkLost
 from actors.ordering.messages import Join
 from actors.replica import Paths
-from actors.reporter import Reporter
-from actors.restarts import RestartPolicy
-from actors.router import Router
-from actors.streams import TokenHub
-from actors.supervision import ChildSpec, Supervisor
-from actors.system import ActorSystem
-from events.commands import CancelTasks
 from events.drivers import STDLIB
-from events.errors import LogMissing
-from events.feed import CommitFeed
-from events.ids import fresh
-from events.log import EventLog
 from events.reader import LogReader
-from events.values import Policy
-from projections.snapshot import load_state, pack, save_base
+from projections.snapshot import load_state
 
 DECISIONS = 400
-TIMING = Timing(settle=0.2, lone=0.3, patience=2.0, beat=0.2, retry=0.3)
-QUICK = RestartPolicy(max_restarts=50, backoff_base_s=0.01, backoff_cap_s=0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -53,64 +31,6 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few hundred decisions are a long log here."""
     for name, value in {"LONG": 100, "MARGIN": 20, "PAGE": 50}.items():
         monkeypatch.setattr(archive, name, value)
-
-
-class MiniNode:
-    """The actors of a node that keep its log, on links in memory."""
-
-    def __init__(self, node_id: str, home: Path, network: MemoryHub, *, fills: bool = True) -> None:
-        self.node_id = node_id
-        self.paths = Paths(home / "log.db", home / "snapshots", STDLIB)
-        self._feed = CommitFeed(self.paths.log)
-        self._hub = TokenHub(node_id)
-        self._network = network
-        home.mkdir(exist_ok=True)
-        journal = ChildSpec("journal", self._journal)
-        master = ChildSpec("master", lambda: self._master(journal.address, router.address))
-        self._reporter = Reporter(master.address, SYSTEM_CLOCK)
-        keeper = ChildSpec("archive", lambda: Archive(self.paths))
-        router = ChildSpec("router", lambda: self._router(journal.address, master.address, keeper.address))
-        filler = ChildSpec("backfiller", lambda: Backfiller(self.paths, journal.address, router.address))
-        children = [journal, master, keeper, router, *([filler] if fills else [])]
-        self.master = master.address
-        self._supervisor = Supervisor(children, strategy="rest_for_one", policy=QUICK)
-        self._root = spawn(self._supervisor, f"root of {node_id}", ActorSystem(observer=lambda _: None))
-
-    def _journal(self) -> Journal:
-        self._incarnation = fresh("start")
-        return Journal(Member(self.node_id, self._incarnation), self.paths, self._feed, TIMING)
-
-    def _master(self, journal: Address, router: Address) -> Master:
-        return Master(self.node_id, self._incarnation, journal, router, self.paths, self._feed, Policy())
-
-    def _router(self, journal: Address, master: Address, keeper: Address) -> Router:
-        me = Peer(node_id=self.node_id, name=self.node_id, version="0", api_url="")
-        return Router(me, MemoryTransport(self._network), journal, master, keeper, self._hub, self._reporter)
-
-    def stop(self) -> None:
-        self._supervisor.stop()
-        assert self._root.join(20) is not None
-        self._reporter.close()
-
-    @property
-    def log(self) -> Path:
-        return self.paths.log
-
-    def decide(self, name: str) -> None:
-        """A command that leaves a record and changes nothing."""
-        self.master.ask(CancelTasks(command_id=name, task_ids=["none"], reason=""), 20)
-
-    def has_log(self) -> bool:
-        """False for a moment while the log is set aside."""
-        try:
-            self.paths.reader().close()
-        except LogMissing:
-            return False
-        return True
-
-    def last(self) -> int:
-        with self.paths.reader() as reader:
-            return reader.last_decision()
 
 
 Start = Callable[..., MiniNode]
@@ -128,33 +48,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for node in nodes:
         node.stop()
-
-
-def given(home: Path, decisions: int) -> None:
-    """The log that a node begins with: a prefix of one history."""
-    home.mkdir()
-    write_log(home / "log.db", History(3).take(decisions))
-
-
-def given_base(home: Path, decisions: int, at: int) -> None:
-    """A log of the same history that begins after decision ``at``."""
-    given(home, decisions)
-    with LogReader.open(home / "log.db") as reader:
-        base, tail = reader.base_at(at), reader.entries(at, decisions, 10**9)
-        save_base(pack(reader, None, base.seq), base, home / "snapshots")
-    (home / "log.db").unlink()
-    log = EventLog.open(home / "log.db")
-    log.begin_after(base)
-    log.append_entries(tail)
-    log.close()
-
-
-def same(*nodes: MiniNode) -> bool:
-    """All logs have their past, and the same rows."""
-    heads = {node.last() for node in nodes}
-    if len(heads) > 1 or any(begins_after(node.log) for node in nodes):
-        return False
-    return len({digest(node.log, node.last()) for node in nodes}) == 1
 
 
 def test_a_new_node_works_before_it_has_the_past(start: Start, tmp_path: Path) -> None:
@@ -283,3 +176,53 @@ def test_a_master_that_can_not_offer_a_base_is_joined_without() -> None:
         it.answers.pop("m").fail(LinkLost("it is gone"))
         entries.append(it.newcomer.answered(it.told[n]))
     assert entries == [*[None] * (TRIES - 1), ("m", join(str(TRIES - 1)), None)]
+
+
+class Waiting:
+    """An empty log on a stream, whose request the test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[Deferred[bytes]] = []
+        self.told: list[Offered] = []
+        self.wait = Wait(self.told.append)
+
+    def seek(self) -> None:
+        self.wait.seek(self._ask)
+
+    def _ask(self) -> Deferred[bytes]:
+        self.asked.append(Deferred[bytes]())
+        return self.asked[-1]
+
+
+def test_on_a_stream_one_request_is_on_its_way_and_some_may_fail(tmp_path: Path) -> None:
+    it, offer = Waiting(), an_offer(tmp_path)
+    for n in range(TRIES - 1):
+        it.seek()
+        it.seek()
+        it.asked[n].fail(LinkLost("it is gone"))
+        with pytest.raises(NotYet):
+            it.wait.answered(it.told[n])
+    it.seek()
+    it.asked[-1].resolve(encode_offer(offer))
+    assert it.wait.answered(it.told[-1]) == offer
+    assert len(it.asked) == TRIES
+
+
+def test_on_a_stream_the_whole_log_is_taken_after_the_last_failure() -> None:
+    it = Waiting()
+    for n in range(TRIES):
+        it.seek()
+        it.asked[n].fail(LinkLost("it is gone"))
+        if n < TRIES - 1:
+            with pytest.raises(NotYet):
+                it.wait.answered(it.told[n])
+    assert it.wait.answered(it.told[-1]) is None
+
+
+def test_on_a_stream_a_request_that_is_due_when_time_is_up_is_the_last() -> None:
+    it = Waiting()
+    assert it.wait.expired()
+    it.seek()
+    assert not it.wait.expired()
+    it.asked[0].fail(LinkLost("it is gone"))
+    assert it.wait.answered(it.told[0]) is None

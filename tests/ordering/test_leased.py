@@ -29,6 +29,7 @@ from events.drivers import STDLIB
 from events.ends import EMPTY, Tail
 from events.log import EventLog
 from events.proposals import propose
+from events.reader import LogReader
 from events.record import Draft
 from events.to_rows import EncodedDraft
 
@@ -176,3 +177,55 @@ def test_nobody_leads_on_a_stream_that_has_less_than_it_had(node: Node) -> None:
     (publish,) = node.told(Granted(10, upto=0))
     assert isinstance(publish, Publish)
     assert publish.entries == entries("ab")[0]
+
+
+def based(path: Path, at: int, names: str, common: Common) -> Node:
+    """A node whose log of these decisions begins after number ``at``."""
+    whole = Node(path.with_name("whole.db"), names)
+    whole.log.close()
+    with LogReader.open(path.with_name("whole.db")) as reader:
+        base, tail = reader.base_at(at), reader.entries(at, 100, 10**6)
+    log = EventLog.open(path)
+    log.begin_after(base)
+    log.close()
+    node = Node(path, common=common)
+    node.log.append_entries(tail)
+    return node
+
+
+def test_a_log_begins_in_the_middle_of_a_message(tmp_path: Path) -> None:
+    """What comes before its base is taken as the log's, what comes after it is appended."""
+    node = based(tmp_path / "log.db", 3, "abc", Common(1, 1, ends=5))
+    rest = entries("abcde")[0][1:]
+    assert node.told(Delivered(OTHER, 2, rest)) == [io.Append(rest[2:])]
+    assert [each.command_id for each in node.view._reader.decisions(after=3)] == ["d", "e"]
+    node.log.close()
+
+
+def test_a_stream_that_has_another_base_parts_before_it(tmp_path: Path) -> None:
+    node = based(tmp_path / "log.db", 3, "abc", Common(0, 0, ends=5))
+    others = entries("abxyz")[0]
+    (rewind,) = node.machine.handle(Delivered(OTHER, 1, others))
+    assert isinstance(rewind, io.Rewind)
+    assert (rewind.fork, rewind.entries) == (2, others[2:])
+    node.log.close()
+
+
+def test_who_lacks_the_past_does_not_lead_on_a_stream_that_ends_before_it(tmp_path: Path) -> None:
+    node = based(tmp_path / "log.db", 3, "abc", Common(0, 0))
+    assert node.told(Granted(7, upto=0)) == [Resign(7)]
+    assert node.told(Delivered(OTHER, 1, entries("abc")[0])) == []
+    (lead,) = node.told(Granted(8, upto=1))
+    assert isinstance(lead, io.Lead)
+    node.log.close()
+
+
+def test_a_log_that_began_after_a_base_is_compared_anew(node: Node, tmp_path: Path) -> None:
+    other = based(tmp_path / "other.db", 3, "abc", Common(0, 0))
+    base = other.view._reader.base()
+    assert base is not None
+    other.log.close()
+    node.log.begin_after(base)
+    assert node.told(Common(3, 2, ends=3)) == []
+    more = entries("abcd")[0][3:]
+    assert node.told(Delivered(OTHER, 3, more)) == [io.Append(more)]
