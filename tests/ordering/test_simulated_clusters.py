@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+
 import pytest
 from support.sim.mutants import MUTANTS, Mutant
 from support.sim.run import Outcome, simulate
+
+from events import ids
 
 A_FEW = [range(first, first + 10) for first in range(0, 200, 10)]
 MANY = [range(first, first + 100) for first in range(1000, 2000, 100)]
@@ -54,6 +59,25 @@ def test_a_planted_bug_is_found(name: str) -> None:
 def test_a_seed_makes_the_same_run_again() -> None:
     outcomes = {simulate(7) for _ in range(2)}
     assert len(outcomes) == 1
+
+
+def test_what_other_threads_do_makes_no_other_run() -> None:
+    """In a long test session nodes may be left behind, which draw ids and log errors."""
+    ended = threading.Event()
+
+    def be_left_behind() -> None:
+        while not ended.wait(0.001):
+            ids.fresh("report")
+            logging.getLogger("cuebook.node").error("The disk of a real node is full")
+
+    thread = threading.Thread(target=be_left_behind)
+    alone = simulate(7)
+    thread.start()
+    try:
+        assert simulate(7) == alone
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_the_runs_are_worth_something() -> None:
