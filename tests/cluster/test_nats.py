@@ -32,15 +32,15 @@ LONG, SHORT = 2000, 20
 class OnNats(Lan):
     """Nodes on loopback with what they say carried by NATS."""
 
-    def __init__(self, servers: NatsServers, root: Path, size: int) -> None:
+    def __init__(self, servers: NatsServers, root: Path, size: int, **settings: object) -> None:
         self.servers = servers
         self.nodes = []
         for number in range(1, size + 1):
             home = root / f"n{number}"
             tiny_model_dir(home / "models" / MODEL, endless=True)
             urls = ",".join(servers.urls)
-            node = ServedNode(home, cluster="stage", cluster_nats=urls, node_name=f"n{number}", threads=1)
-            self.nodes.append(node)
+            given = {"cluster": "stage", "cluster_nats": urls, "node_name": f"n{number}", "threads": 1}
+            self.nodes.append(ServedNode(home, **given, **settings))
 
 
 @contextmanager
