@@ -9,7 +9,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Seat
-from engines.experts.refusals import refusal, wish_of
+from engines.attention import KEEPS_ALL, attention_refusal
+from engines.experts.refusals import refusal as experts_refusal
+from engines.experts.refusals import wish_of
 from events.values import Candidate, Device, Dtype, EngineReport, ModelCard, PlacementSettings
 from projections.state import ClusterState, Model, Node
 
@@ -104,7 +106,7 @@ def _weigh(
     overhead = PROCESS_BYTES + weights // ACTIVATION_SHARE
     needed = weights + kv + overhead
     free = _free_bytes(node, device, reserved)
-    reasons = _refusals(model.card, settings, node, device, engine)
+    reasons = _refusals(model.card, settings, context, node, device, engine)
     if needed > free:
         reasons.append(
             f"needs {gib(needed)} (weights {gib(weights)} as {dtype}, KV cache {gib(kv)} for "
@@ -142,7 +144,12 @@ def _node_free(node: Node, reserved: _Reserved) -> int:
 
 
 def _refusals(
-    card: ModelCard, settings: PlacementSettings, node: Node, device: Device, engine: EngineReport
+    card: ModelCard,
+    settings: PlacementSettings,
+    context: int,
+    node: Node,
+    device: Device,
+    engine: EngineReport,
 ) -> list[str]:
     reasons: list[str] = []
     if engine is _NO_ENGINE:
@@ -151,6 +158,8 @@ def _refusals(
         reasons.append(f"engine {engine.engine} failed its self-test: {engine.detail}")
     if card.quantization is not None and engine.engine in _PLAIN_WEIGHTS:
         reasons.append(f"engine {engine.engine} does not read quantized weights")
+    if engine.engine in KEEPS_ALL and (refusal := attention_refusal(card, context)):
+        reasons.append(refusal)
     if settings.engine and settings.engine != engine.engine:
         reasons.append(f"engine {settings.engine} was asked for")
     if settings.node_id and settings.node_id != node.node_id:
@@ -168,5 +177,5 @@ def _no_experts(
     """Why no rank of an expert-parallel group can be here; nothing where one can."""
     if engine.ok and "expert" not in engine.strategies:
         return [f"engine {engine.engine} can't spread experts"]
-    cause = refusal(wish_of(card, settings, settings.ranks, device.kind))
+    cause = experts_refusal(wish_of(card, settings, settings.ranks, device.kind))
     return [cause.message.rstrip(".")] if cause else []

@@ -35,15 +35,23 @@ _GEMMA3 = {
     "head_dim": 256,
     "vocab_size": 262208,
     "max_position_embeddings": 131072,
+    "sliding_window": 4096,
 }
 _LEFT_OUT: dict[str, Config] = {
     "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "sliding_window": 4096},
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
-    "qwen3": {"head_dim": 128},
+    "mistral": {"sliding_window": 4096},
+    "qwen2": {"use_sliding_window": False},
+    "qwen2_moe": {"use_sliding_window": False},
+    "qwen3": {"head_dim": 128, "use_sliding_window": False},
+    "qwen3_moe": {"use_sliding_window": False},
 }
 """Values that published configs of a family leave out, as transformers' own defaults have them."""
+
+_KEEPING = frozenset({"full_attention", "sliding_attention"})
+"""Layers that keep keys and values for each token, as a config's layer_types names them."""
 
 _MOST = 2**40
 """No count in a config.json comes near it."""
@@ -102,6 +110,8 @@ def card_from_config(
         n_moe_layers=_moe_layers(shape, layers),
         expert_groups=shape.number(_EXPERT_GROUPS) or 1,
         ffn_size=shape.number(_FFN) or 0,
+        window=_window(shape),
+        other_layers=other_layers(shape.config),
         has_chat_template=has_chat_template,
     )
 
@@ -170,6 +180,19 @@ def _head_dim(shape: _Shape, hidden: int, heads: int) -> int:
     if explicit is None and hidden % heads:
         raise _refused(shape.model_id, f"its hidden size {hidden} is not a multiple of its {heads} heads")
     return explicit or hidden // heads
+
+
+def _window(shape: _Shape) -> int:
+    used = shape.config.get("use_sliding_window", True) is True
+    return (shape.number(("sliding_window",)) or 0) if used else 0
+
+
+def other_layers(config: Config) -> list[str]:
+    """Kinds of layers that keep no keys and values for each token; Qwen3-Next may give an interval alone."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):
+        return sorted({str(kind) for kind in cast("list[object]", kinds)} - _KEEPING)
+    return ["linear_attention"] if config.get("full_attention_interval") else []
 
 
 def _moe_layers(shape: _Shape, layers: int) -> int:

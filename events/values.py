@@ -92,6 +92,10 @@ class ModelCard(Value, frozen=True):
     """Groups of consecutive experts; the router restricts each token to some of them. 1 where it does not."""
     ffn_size: int = 0
     """Width of a feed-forward layer, of one expert where there are experts; 0 where it is not known."""
+    window: int = 0
+    """Tokens that its layers, or some of them, attend within (a sliding window); 0 where they see all."""
+    other_layers: list[str] = []
+    """Kinds of its layers that keep no keys and values for each token, such as ``linear_attention``."""
     has_chat_template: bool = True
 
 

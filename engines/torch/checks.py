@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
 from transformers import PreTrainedConfig
 
+from engines.attention import attention_refusal
+from engines.cards import other_layers
 from engines.contract import LoadSpec
 from engines.refusals import COMPARED, EXPERTS, conflict, experts_said, refused
 
@@ -56,17 +59,9 @@ def check_supported(config: PreTrainedConfig, spec: LoadSpec) -> None:
             f"The placement wants layers {spec.start_layer} to {spec.end_layer}, the model has "
             f"{spec.card.n_layers}, and each rank of the torch engine computes all of them.",
         )
-    kinds: set[str] = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
-        raise refused(
-            "attention_unsupported",
-            f"The torch engine keeps keys and values, which {', '.join(others)} layers of "
-            f"{spec.card.model_type} models have not; use another engine.",
-        )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and window < spec.context:
-        raise refused(
-            "attention_unsupported",
-            f"{spec.card.model_id} attends within {window} tokens, which the torch engine does not do yet. "
-            f"Place it with a context of at most {window}.",
-        )
+    said: Any = config
+    others = other_layers({"layer_types": getattr(said, "layer_types", None)})
+    window = getattr(said, "sliding_window", None) or 0
+    read = msgspec.structs.replace(spec.card, window=window, other_layers=others)
+    if refusal := attention_refusal(read, spec.context):  # of what was read: the card may know less
+        raise refused("attention_unsupported", f"{refusal}.")

@@ -15,6 +15,7 @@ from actors.candidates import kv_bytes_per_token, weights_in_memory
 from actors.placement import DEFAULT_CONTEXT, Choice, DoesNotFit, best_fit, most_room, place
 from actors.refusal import Rejected
 from actors.sharding import PROCESS_BYTES
+from engines.attention import attention_refusal
 from events.values import ModelCard, ModelSource, PlacementSettings
 from projections.state import ClusterState, Model, Node
 
@@ -74,6 +75,32 @@ def test_of_the_engines_on_a_device_the_fastest_is_taken() -> None:
 def test_an_engine_that_reads_no_quantized_weights_gets_none() -> None:
     source = ModelSource(kind="hub", location="org/quantized")
     assert with_two_engines(Model(model_id=QUANTIZED.model_id, card=QUANTIZED, source=source)) == "mlx"
+
+
+@pytest.mark.parametrize(
+    ("card", "wish"),
+    [
+        (msgspec.structs.replace(SMALL, other_layers=["linear_attention"]), {}),
+        (msgspec.structs.replace(SMALL, window=256), {"context": 257}),
+    ],
+)
+def test_an_engine_that_keeps_all_gets_no_model_that_attends_otherwise(
+    card: ModelCard, wish: dict[str, object]
+) -> None:
+    """Refused before anything loads, by the sentence that a load would be refused with."""
+    known = msgspec.structs.replace(MODEL, card=card)
+    assert with_two_engines(known, **wish) == "mlx"
+    with pytest.raises(DoesNotFit) as refusal:
+        with_two_engines(known, engine="torch", **wish)
+    said = attention_refusal(card, 257)
+    assert said is not None
+    assert said in refusal.value.cause.message
+    assert [said] == next(c.reasons for c in refusal.value.candidates if c.engine == "torch")
+
+
+def test_a_context_within_the_window_is_placed() -> None:
+    known = msgspec.structs.replace(MODEL, card=msgspec.structs.replace(SMALL, window=256))
+    assert with_two_engines(known, context=256) == "torch"
 
 
 @st.composite

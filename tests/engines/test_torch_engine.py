@@ -20,6 +20,7 @@ from support.served import ServedNode  # noqa: E402
 from support.tiny import tiny_model_dir  # noqa: E402
 from support.torch_alone import greedy, loaded, run, spec, tokens, transformers_tokens  # noqa: E402
 
+from engines.attention import attention_refusal  # noqa: E402
 from engines.cards import card_from_directory  # noqa: E402
 from engines.contract import LoadError, Prompt, Refused  # noqa: E402
 from engines.generator import BatchedGenerator  # noqa: E402
@@ -242,6 +243,15 @@ def test_what_would_be_computed_wrongly_is_refused(model: Path, harm: Any, code:
     card = card_from_directory(model)
     harm(model)
     assert _refusal(model, card=card) == code
+
+
+@pytest.mark.parametrize("change", [{"layer_types": ["linear_attention"] * 2}, {"sliding_window": 100}])
+def test_attention_is_refused_by_the_sentence_of_the_placement(model: Path, change: dict[str, Any]) -> None:
+    _change(model, **change)
+    card = card_from_directory(model)
+    with pytest.raises(LoadError) as error:
+        TorchBuilder(spec(model)).load(lambda layers, total: None)
+    assert error.value.cause.message == f"{attention_refusal(card, spec(model).context)}."
 
 
 def test_placements_that_it_can_not_serve_are_refused(model: Path) -> None:
