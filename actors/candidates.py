@@ -12,8 +12,8 @@ from actors.sharding import ACTIVATION_SHARE, PROCESS_BYTES, Seat
 from engines.attention import KEEPS_ALL, attention_refusal
 from engines.experts.refusals import refusal as experts_refusal
 from engines.experts.refusals import wish_of
-from events.values import Candidate, Device, Dtype, EngineReport, ModelCard, PlacementSettings
-from projections.state import ClusterState, Model, Node
+from events.values import Candidate, Device, Dtype, EngineReport, ModelCard, Placement, PlacementSettings
+from projections.state import ClusterState, Instance, Model, Node
 
 _PLAIN_WEIGHTS = frozenset({"torch"})
 """Engines that read weights in floating point alone."""
@@ -81,9 +81,33 @@ class _Reserved(NamedTuple):
     untaken: Counter[str]
 
 
-def _reservations(state: ClusterState) -> _Reserved:
+def overcommitted(state: ClusterState, instance: Instance, placement: Placement) -> str:
+    """Why devices can't keep what runs as ``placement`` beside all other instances; empty where they can.
+
+    It runs, so the readings have it already: what counts is what is promised.
+    """
+    promised = _reservations(state, besides=instance.instance_id).on_device
+    own = Counter[tuple[str, str]]()
+    for rank in placement.ranks:
+        own[rank.node_id, rank.device_id] += rank.reserved_bytes
+    for (node_id, device_id), held in own.items():
+        devices = state.nodes[node_id].devices
+        memory = next((each.memory_bytes for each in devices if each.device_id == device_id), 0)
+        others = promised[node_id, device_id]
+        if held + others > memory:
+            return (
+                f"{device_id} of {node_id} has {gib(memory)}, of which others have {gib(others)} by now, and "
+                f"they hold {gib(held)}"
+            )
+    return ""
+
+
+def _reservations(state: ClusterState, besides: str = "") -> _Reserved:
+    """Of all instances but one."""
     reserved = _Reserved(Counter(), Counter())
     for instance in state.instances.values():
+        if instance.instance_id == besides:
+            continue
         for rank in instance.placement.ranks if instance.placement else ():
             reserved.on_device[rank.node_id, rank.device_id] += rank.reserved_bytes
             if instance.status != "ready":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors.deciding import downloads, experts, instances, nodes, runners, tasks
+from actors.deciding import adopting, downloads, experts, instances, nodes, runners, tasks
 from actors.placement import Preference, most_room
 from events import commands as cmd
 from events import expert_commands as expert_cmd
@@ -19,7 +19,7 @@ from events.experts import EplbPolicy
 from projections.state import ClusterState
 
 NAME = "cluster"
-VERSION = 1
+VERSION = 2
 """Raise it with every change that decides an old case differently: `verify` then says so."""
 
 Decide = Callable[[ClusterState, Command, Facts], list[Event]]
@@ -61,7 +61,7 @@ _RULES: dict[type[Command], Callable[[ClusterState, Any, Facts], list[Event]]] =
     cmd.ReportModelGone: downloads.model_gone,
     cmd.ReportDownload: downloads.download,
     cmd.ReportRunner: runners.runner,
-    cmd.ReportAdoptable: runners.adopt,
+    cmd.ReportAdoptable: adopting.adopt,
     cmd.ReportTask: tasks.task_ended,
     expert_cmd.ReportExpertLoad: experts.load,
     expert_cmd.ReportLayerStaged: experts.staged,

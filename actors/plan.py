@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from actors import adoption
 from events.experts import LayerMoves
 from events.status import (
     Connected,
@@ -37,7 +38,13 @@ class LocalRunner:
     instance_id: str
     placement: Placement
     ready: bool = False
-    """It has reported that it takes tasks, whatever became of that report."""
+    """Its instance was ready with it, whatever became of the log that said so."""
+    model: Model | None = None
+    """What it was told to load."""
+    processes: list[Idle] = field(default_factory=list[Idle])
+    """Of all ranks, by rank, as the log had them."""
+    lost_at: float = 0.0
+    """Unix seconds since which the log has not known it; 0 where it does."""
     offered: bool = False
     refused: bool = False
     """The master knows that it lives and has no use for it."""
@@ -51,9 +58,10 @@ class LocalRunner:
     """Migration and layer that it was told to stage, and has not been told to apply or to drop."""
 
     def told(self, step: LoadModel | StageExperts | ApplyExperts | DropStaging) -> None:
-        """Keep in mind what an order says of experts."""
+        """Keep in mind what an order says of the model and its experts."""
         match step:
             case LoadModel():
+                self.model = step.model
                 self.maps = list(step.experts.maps) if step.experts else []
             case StageExperts():
                 self.staging = (step.migration_id, step.moves.layer)
@@ -102,7 +110,7 @@ class ShutDownRunner(Step, frozen=True):
 
 
 class OfferRunner(Step, frozen=True):
-    """Offer a ready runner that the log has lost: after a partition it may carry its instance on."""
+    """Offer a ready runner that the log has lost, with its group: it may carry its instance on."""
 
     runner_id: str
 
@@ -204,16 +212,16 @@ def plan(state: ClusterState, view: LocalView) -> list[Step]:
 
 
 def next_deadline(state: ClusterState, view: LocalView) -> float | None:
-    """When `plan` must run again though nothing changed: the next retry of a download, in Unix seconds.
+    """When `plan` must run again though nothing changed, in Unix seconds: for a download's next try, say.
 
     One that was due and was not made is wanted by nobody here; it is made once the state says otherwise.
     """
-    due = [
+    retries = (
         download.retry_at
         for (node_id, _), download in state.downloads.items()
-        if node_id == view.node_id and download.status == "failed" and download.retry_at > view.now
-    ]
-    return min(due, default=None)
+        if node_id == view.node_id and download.status == "failed"
+    )
+    return min((due for due in (*retries, *adoption.deadlines(view)) if due > view.now), default=None)
 
 
 def _cancel(state: ClusterState, view: LocalView) -> Iterator[Step]:
@@ -228,10 +236,10 @@ def _shut_down(state: ClusterState, view: LocalView) -> Iterator[Step]:
         known = state.runners.get(runner_id)
         if (known is not None and known.current) or local.stopping:
             continue
-        if known is None and local.ready and len(local.placement.ranks) == 1 and not local.refused:
-            if not local.offered:
-                yield OfferRunner(runner_id)
-        else:
+        fate = adoption.fate(state, view, runner_id) if known is None else "end"
+        if fate == "offer":
+            yield OfferRunner(runner_id)
+        elif fate == "end":
             yield ShutDownRunner(runner_id)
     for runner in state.runners.values():
         if runner.node_id != view.node_id or runner.runner_id in view.runners:

@@ -11,6 +11,7 @@ from actors import orders
 from actors import plan as p
 from actors.actor import Actor
 from actors.address import Address, Terminated
+from actors.adoption import remember
 from actors.clock import Timer
 from actors.deferred import Deferred
 from actors.downloader import Fetch
@@ -134,7 +135,7 @@ class Worker(Actor):
                 pass
             case _Offered():
                 if message.runner_id in self._view.runners:
-                    self._view.runners[message.runner_id].refused = True
+                    self._view.runners[message.runner_id].refused = True  # until the log has it again
             case _Rewound():
                 self._rewound()
             case _:
@@ -167,19 +168,17 @@ class Worker(Actor):
                 elif isinstance(event, ev.NodeStopped) and event.incarnation == self._incarnation:
                     if not event.clean:  # it was thought dead, and is not
                         self._telemetry.tell(SayAgain())
-                elif isinstance(event, ev.RunnerStatusChanged) and isinstance(event.status, st.Ready):
-                    if event.runner_id in view.runners:
-                        view.runners[event.runner_id].ready = True
                 elif isinstance(event, ev.ModelStored | ev.DownloadFailed):
                     view.fetching.discard(event.model_id)
         view.spent = {r for r in view.spent if r in self._state.runners or r in self._supervisors}
 
     def _act(self) -> None:
         """Do what is due, once the log knows this start of the node: until then it tells of the last one."""
+        self._view.now = self.clock.now()
+        remember(self._state, self._view)
         node = self._state.nodes.get(self._node_id)
         if node is None or not node.up or node.incarnation != self._incarnation:
             return
-        self._view.now = self.clock.now()
         for step in p.plan(self._state, self._view):
             _DO[type(step)](self, step)
         self._sleep()

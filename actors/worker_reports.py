@@ -39,11 +39,14 @@ class WorkerReports:
         )
 
     def adoptable(self, local: LocalRunner, told: Callable[[], None]) -> None:
-        """A runner that may carry on; ``told`` is called when that is decided."""
+        """A runner that may carry on, with its group; ``told`` is called when that is decided."""
         report = cmd.ReportAdoptable(
             command_id=fresh("report"),
             origin=self._node_id,
             instance_id=local.instance_id,
             placement=local.placement,
+            processes=local.processes,
+            card=local.model.card if local.model else None,
+            source=local.model.source if local.model else None,
         )
         self._reporter.send(report, told)

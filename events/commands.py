@@ -8,7 +8,7 @@ import msgspec
 
 from events.base import Command, Report
 from events.expert_commands import ExpertCommand
-from events.status import RunnerStatus
+from events.status import Idle, RunnerStatus
 from events.values import (
     Cause,
     Device,
@@ -215,10 +215,17 @@ class ReportRunner(Report, frozen=True):
 
 
 class ReportAdoptable(Report, frozen=True):
-    """A ready runner lives on a node that the log does not know of any more: it may carry its instance on."""
+    """A ready runner of rank 0 lives, and its group with it, that the log does not know of any more: it may
+    carry its instance on.
+    """
 
     instance_id: str
     placement: Placement
+    processes: list[Idle] = []
+    """Of the ranks, by rank, as the log had them; empty in old reports."""
+    card: ModelCard | None = None
+    source: ModelSource | None = None
+    """What was loaded; None in old reports."""
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="outcome", tag=True):

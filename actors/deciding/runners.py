@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import get_args
 
-import msgspec
-
 from actors.deciding.ends import end_service
 from actors.deciding.instances import set_back
 from events import catalogue as ev
@@ -34,30 +32,6 @@ def runner(state: ClusterState, command: cmd.ReportRunner, facts: Facts) -> list
     if isinstance(command.status, Ready) and known.current:
         events.extend(_instance_ready(state, known, facts.now))
     return events
-
-
-def adopt(state: ClusterState, command: cmd.ReportAdoptable, facts: Facts) -> list[Event]:  # noqa: ARG001
-    """Let a runner that lived through a partition or a lost master carry on, where its instance has no other.
-
-    Nothing is loaded twice: a placement elsewhere that is not ready yet gives way. A runner with EPLB is not
-    taken: its experts may be where a part of the log had put them that is void now.
-    """
-    instance = state.instances.get(command.instance_id)
-    node = state.nodes.get(command.origin)
-    if instance is None or instance.status == "ready" or node is None or not node.up:
-        return []
-    if command.placement.eplb is not None:
-        return []
-    placement = msgspec.structs.replace(command.placement, attempt=1)
-    return [
-        ev.InstanceRetried(instance_id=instance.instance_id, by=f"node {command.origin}, whose runner lives"),
-        ev.InstancePlaced(instance_id=instance.instance_id, placement=placement, candidates=[]),
-        *(
-            ev.RunnerStatusChanged(runner_id=rank.runner_id, instance_id=instance.instance_id, status=Ready())
-            for rank in placement.ranks
-        ),
-        ev.InstanceReady(instance_id=instance.instance_id, load_s=0.0),
-    ]
 
 
 def ended(

@@ -8,7 +8,6 @@ from support.cluster import GIB, KILLED, LIFE, NODE, NOTHING, Cluster, device
 from actors.deciding.nodes import LINK_FACTOR
 from events import catalogue as ev
 from events import commands as cmd
-from events import status as st
 from events.base import Event
 from events.values import Cause, Placement
 from projections.state import Link
@@ -177,79 +176,3 @@ def test_what_a_lost_side_gave_up_is_recorded(cluster: Cluster) -> None:
     assert cluster.do(report) == [
         ev.BranchRejected(node_id=OTHER, command_ids=["place-1", "x"], **fields)  # type: ignore[arg-type]
     ]
-
-
-class TestAdoption:
-    @pytest.fixture
-    def instance_id(self, cluster: Cluster) -> str:
-        """An instance on a node that is lost and comes back with its runner alive."""
-        instance_id = all_ready(cluster, cluster.place())
-        self.placement = placement_of(cluster, instance_id)
-        assert [rank.node_id for rank in self.placement.ranks] == [OTHER]
-        cluster.node_lost(OTHER)
-        start(cluster)
-        return instance_id
-
-    def offer(self, cluster: Cluster, instance_id: str, origin: str = OTHER) -> list[Event]:
-        return cluster.adopt(instance_id, self.placement, origin)
-
-    def test_a_waiting_instance_goes_on_with_its_living_runner(
-        self, cluster: Cluster, instance_id: str
-    ) -> None:
-        events = self.offer(cluster, instance_id)
-        assert kinds(events) == ["InstanceRetried", "InstancePlaced", "RunnerStatusChanged", "InstanceReady"]
-        (rank,) = self.placement.ranks
-        assert events[2] == ev.RunnerStatusChanged(
-            runner_id=rank.runner_id, instance_id=instance_id, status=st.Ready()
-        )
-        assert placement_of(cluster, instance_id) == self.placement
-        assert cluster.state.runners[rank.runner_id].current
-        (task_id,) = cluster.create()
-        assert cluster.state.tasks[task_id].runner_id == rank.runner_id
-
-    def test_a_placement_elsewhere_that_is_not_ready_gives_way(
-        self, cluster: Cluster, instance_id: str
-    ) -> None:
-        cluster.node_lost(OTHER)
-        cluster.reconcile(instance_id)
-        elsewhere = cluster.runner_of(instance_id)
-        assert cluster.state.runners[elsewhere].node_id == NODE
-        start(cluster)
-        assert kinds(self.offer(cluster, instance_id))[-1] == "InstanceReady"
-        assert cluster.runner_of(instance_id) == self.placement.ranks[0].runner_id
-        assert not cluster.state.runners[elsewhere].current, "nothing is loaded twice"
-
-    def test_one_that_is_ready_elsewhere_needs_none(self, cluster: Cluster, instance_id: str) -> None:
-        cluster.reconcile(instance_id)
-        all_ready(cluster, instance_id)
-        assert self.offer(cluster, instance_id) == []
-
-    def test_one_that_was_adopted_is_not_adopted_again(self, cluster: Cluster, instance_id: str) -> None:
-        self.offer(cluster, instance_id)
-        assert self.offer(cluster, instance_id) == []
-
-    def test_a_failed_instance_is_well_again(self, cluster: Cluster, instance_id: str) -> None:
-        cluster.reconcile(instance_id)
-        broken = st.Failed(phase="Loading", cause=Cause(code="weights_mismatch", message="Wrong weights."))
-        cluster.runner(broken, instance_id)
-        assert cluster.instance(instance_id).status == "failed"
-        assert kinds(self.offer(cluster, instance_id))[-1] == "InstanceReady"
-
-    def test_nobody_wants_one_of_a_deleted_instance(self, cluster: Cluster, instance_id: str) -> None:
-        cluster.delete(instance_id)
-        assert self.offer(cluster, instance_id) == []
-
-    def test_a_node_that_is_down_or_unknown_has_none(self, cluster: Cluster, instance_id: str) -> None:
-        assert self.offer(cluster, instance_id, origin="node-unheard-of") == []
-        cluster.node_lost(OTHER)
-        assert self.offer(cluster, instance_id) == []
-
-    def test_its_retries_are_counted_anew(self, cluster: Cluster, instance_id: str) -> None:
-        for _ in range(2):
-            cluster.now += 10
-            cluster.reconcile(instance_id)
-            cluster.runner(KILLED, instance_id)
-        assert cluster.instance(instance_id).attempts == 2
-        self.offer(cluster, instance_id)
-        assert cluster.instance(instance_id).attempts == 0
-        assert placement_of(cluster, instance_id).attempt == 1

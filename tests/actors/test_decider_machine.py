@@ -123,7 +123,7 @@ class Commands(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 10))
     def a_lost_runner_is_offered(self, back: int) -> None:
-        """As its worker does: a runner of one rank that was ready, and that the state has forgotten."""
+        """As the worker of rank 0 does: a ready runner, and its group, that the state has forgotten."""
         state = self.cluster.state
         ready = {e.instance_id for e in self.cluster.history if isinstance(e, ev.InstanceReady)}
         lost = [
@@ -131,7 +131,6 @@ class Commands(RuleBasedStateMachine):
             for event in self.cluster.history
             if isinstance(event, ev.InstancePlaced)
             and event.instance_id in ready
-            and len(event.placement.ranks) == 1
             and event.placement.ranks[0].runner_id not in state.runners
         ]
         if lost:
@@ -302,6 +301,17 @@ class Commands(RuleBasedStateMachine):
                         assert not isinstance(runner.status, status.Failed | status.Shutdown)
                     if not any(isinstance(runner.status, status.ShuttingDown) for runner in runners):
                         assert (instance.status == "ready") == state.all_ready(instance)
+
+    @invariant()
+    def no_device_is_promised_twice(self) -> None:
+        state = self.cluster.state
+        promised = Counter[tuple[str, str]]()
+        for instance in state.instances.values():
+            for rank in instance.placement.ranks if instance.placement else ():
+                promised[rank.node_id, rank.device_id] += rank.reserved_bytes
+        for (node_id, device_id), held in promised.items():
+            (device,) = (each for each in state.nodes[node_id].devices if each.device_id == device_id)
+            assert held <= device.memory_bytes
 
     @invariant()
     def a_task_is_with_a_ready_instance(self) -> None:

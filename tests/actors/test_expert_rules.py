@@ -80,7 +80,8 @@ class TestFirstPlacement:
         assert placement is not None
         ready.node_lost("node-a")
         ready.two_devices("run-2")
-        assert ready.adopt(ready.instance_id, placement) == []
+        refusal = ready.refused(ready.adopting(ready.instance_id, placement))
+        assert "EPLB" in refusal.message
 
 
 class TestLoadWindows:

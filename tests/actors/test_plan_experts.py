@@ -131,7 +131,9 @@ def test_new_runners_load_the_maps_that_are_committed(worker: Worker, settings: 
     worker.carry_out()
     mixture.staged()
     committed = mixture.experts.maps
-    mixture.runner(KILLED, runner_id=mixture.runners[1])
+    killed = mixture.runners[1]
+    mixture.runner(KILLED, runner_id=killed)
+    worker.view.runners[killed].ready = False  # the worker heard of its end
     assert worker.names() == ["ShutDownRunner", "ShutDownRunner"]
     worker.view.runners.clear()
     mixture.now += 20

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.cards import SMALL
 from support.cluster import LIFE, Cluster
 from support.planned import Node
 
 from actors import plan as p
+from actors.adoption import GATHER_S, KEPT_S
 from events import status as st
 
 NODES = ("node-a", "node-b", "node-c")
@@ -184,8 +186,7 @@ class TestRunnersThatTheLogHasLost:
         for status in LIFE:
             worker.carry_out()
             cluster.runner(status, instance_id)
-        (local,) = worker.view.runners.values()
-        local.ready = True
+        worker.carry_out()
         cluster.node_lost("node-a")
         cluster.node("node-a")
         return worker
@@ -193,6 +194,12 @@ class TestRunnersThatTheLogHasLost:
     def test_a_ready_one_is_offered_once(self, worker: Node) -> None:
         assert worker.carry_out() == ["OfferRunner"]
         assert worker.names() == []
+
+    def test_what_the_log_knew_is_kept_for_the_offer(self, worker: Node) -> None:
+        (local,) = worker.view.runners.values()
+        assert local.processes == [LIFE[0]]
+        assert local.model is not None
+        assert local.model.card == SMALL
 
     def test_it_is_shut_down_where_the_master_has_no_use_for_it(self, worker: Node) -> None:
         worker.carry_out()
@@ -209,16 +216,97 @@ class TestRunnersThatTheLogHasLost:
         worker.cluster.create()
         assert worker.names() == ["Dispatch"]
 
+    def test_one_that_was_adopted_and_is_lost_again_is_offered_again(self, worker: Node) -> None:
+        worker.carry_out()
+        (local,) = worker.view.runners.values()
+        worker.cluster.adopt(local.instance_id, local.placement)
+        local.refused = True
+        worker.carry_out()
+        worker.cluster.node_lost("node-a")
+        worker.cluster.node("node-a")
+        assert worker.carry_out() == ["OfferRunner"]
+
     def test_one_that_was_not_ready_is_shut_down(self, worker: Node) -> None:
         (local,) = worker.view.runners.values()
         local.ready = False
         assert worker.names() == ["ShutDownRunner"]
 
-    def test_one_of_several_ranks_is_shut_down(self, group: Group) -> None:
+
+class TestGroupsThatTheLogHasLost:
+    """Rank 0 is offered for all; the others are kept as long as that may help."""
+
+    @pytest.fixture
+    def group(self, group: Group) -> Group:
+        """Ready, and lost with all its nodes, which are still to come back."""
         group.loaded()
-        worker = group.workers[0]
-        (local,) = worker.view.runners.values()
-        local.ready = True
+        group.report(st.WarmingUp())
+        group.report(st.Ready())
+        group.carry_out()
         for rank in group.ranks:
             group.cluster.node_lost(rank.node_id)
-        assert worker.names() == ["ShutDownRunner"]
+        return group
+
+    def back(self, group: Group, *ranks: int) -> None:
+        for rank in ranks:
+            group.cluster.node(group.ranks[rank].node_id)
+
+    def adopt(self, group: Group) -> None:
+        (local,) = group.workers[0].view.runners.values()
+        group.cluster.adopt(local.instance_id, local.placement, group.ranks[0].node_id)
+
+    def test_it_is_offered_once_all_its_nodes_are_back(self, group: Group) -> None:
+        self.back(group, 0, 1)
+        assert group.due() == [[], [], []]
+        self.back(group, 2)
+        assert group.carry_out() == [["OfferRunner"], [], []]
+
+    def test_it_is_offered_all_the_same_when_a_node_does_not_come_back(self, group: Group) -> None:
+        """And refused: the log then has the reason."""
+        self.back(group, 0, 1)
+        assert group.due() == [[], [], []]
+        (leader, *_) = group.workers
+        assert p.next_deadline(group.cluster.state, leader.view) == group.cluster.now + GATHER_S
+        group.cluster.now += GATHER_S
+        assert group.due() == [["OfferRunner"], [], []]
+
+    def test_all_ranks_serve_on_where_it_is_adopted(self, group: Group) -> None:
+        self.back(group, 0, 1, 2)
+        group.carry_out()
+        self.adopt(group)
+        group.cluster.create()
+        assert group.carry_out() == [["Dispatch"], [], []]
+        group.cluster.now += KEPT_S
+        assert group.due() == [[], [], []]
+        assert all(p.next_deadline(group.cluster.state, each.view) is None for each in group.workers)
+
+    def test_no_rank_is_kept_for_ever(self, group: Group) -> None:
+        """Where rank 0's machine has lost its power nobody closes a socket."""
+        self.back(group, 1, 2)
+        assert group.due() == [[], [], []]
+        deadline = p.next_deadline(group.cluster.state, group.workers[1].view)
+        assert deadline == group.cluster.now + KEPT_S
+        group.cluster.now = deadline
+        assert group.carry_out()[1:] == [["ShutDownRunner"], ["ShutDownRunner"]]
+
+    def test_nobody_keeps_a_rank_of_an_instance_that_is_not_wanted(self, group: Group) -> None:
+        self.back(group, 0, 1, 2)
+        group.cluster.delete(group.instance_id)
+        assert group.carry_out() == [["OfferRunner"], ["ShutDownRunner"], ["ShutDownRunner"]]
+
+    def test_nobody_keeps_a_rank_of_an_instance_that_is_ready_elsewhere(self, group: Group) -> None:
+        self.back(group, 0, 1, 2)
+        group.cluster.now += 1
+        group.cluster.reconcile(group.instance_id)
+        placement = group.cluster.instance(group.instance_id).placement
+        assert placement is not None
+        for rank in placement.ranks:
+            for status in LIFE:
+                group.cluster.runner(status, runner_id=rank.runner_id)
+        for worker, rank in zip(group.workers[1:], group.ranks[1:], strict=True):
+            assert p.ShutDownRunner(rank.runner_id) in worker.steps()
+
+    def test_one_that_was_not_ready_is_shut_down(self, group: Group) -> None:
+        for worker in group.workers:
+            for local in worker.view.runners.values():
+                local.ready = False
+        assert group.due() == [["ShutDownRunner"]] * 3

@@ -133,7 +133,7 @@ def test_a_start_skips_what_went_before(tmp_path: Path) -> None:
 SET_ITERATING = """
 import sys
 from pathlib import Path
-from actors.decider import decide
+from actors.decider import VERSION, decide
 from actors.refusal import Rejected
 from events.commands import CreateTasks
 from events.log import EventLog
@@ -160,7 +160,7 @@ if mode == "record":
                 apply(state, each.seq, each.epoch, each.at, each.event)
     log.close()
 else:
-    report = verify(LogReader.open(Path(target)), careless, refusal=Rejected, decider_version=1)
+    report = verify(LogReader.open(Path(target)), careless, refusal=Rejected, decider_version=VERSION)
     print(report.differences, type(report.first.command).__name__ if report.first else "")
 """
 

@@ -102,11 +102,18 @@ class Cluster:
         )
 
     def adopt(self, instance_id: str, placement: Placement, node_id: str = NODE) -> list[Event]:
-        """A node offers a runner of its own that lives."""
-        return self.do(
-            cmd.ReportAdoptable(
-                command_id=self.next_id(), origin=node_id, instance_id=instance_id, placement=placement
-            )
+        """A node offers a runner of its own that lives, with its group."""
+        return self.do(self.adopting(instance_id, placement, node_id))
+
+    def adopting(
+        self, instance_id: str, placement: Placement, node_id: str = NODE, **changes: object
+    ) -> cmd.ReportAdoptable:
+        return cmd.ReportAdoptable(
+            command_id=self.next_id(),
+            origin=node_id,
+            instance_id=instance_id,
+            placement=placement,
+            **changes,  # type: ignore[arg-type]
         )
 
     def links(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.cluster import KILLED, NODE, Cluster
 
 from actors import plan as p
+from actors.adoption import remember
 
 
 class Node:
@@ -16,6 +17,7 @@ class Node:
 
     def steps(self) -> list[p.Step]:
         self.view.now = self.cluster.now
+        remember(self.cluster.state, self.view)
         return p.plan(self.cluster.state, self.view)
 
     def names(self) -> list[str]:
