@@ -155,7 +155,8 @@ class StreamedJournal(Journal):
         match effect:
             case Publish():
                 self._stream.publish(effect)
-            case Resign(term):
+            case Resign(term, why):
+                logger.warning("The lease of term %d is given up: %s", term, why)
                 self._stream.resign(term)
             case io.Append(entries):
                 self._append_entries(entries)

@@ -91,8 +91,8 @@ class Publisher:
                 self._last = await self._stored(term, subject, message)
             return True
         except UNREACHABLE as error:
+            logger.warning("What is under way in term %d may be void: %s", term, told(error))
             if term == self._term:
-                logger.warning("What is under way in this term may be void: %s", told(error))
                 self.end()
                 self._failed()
             return False

@@ -103,6 +103,7 @@ class Resign(NamedTuple):
     """Give the lease of this term back, and publish nothing more in it."""
 
     term: int
+    why: str
 
 
 Effect = io.Lead | io.Follow | io.Masterless | io.Append | io.Rewind | Publish | Resign
@@ -129,7 +130,7 @@ class Leased:
         self._effects = []
         match event:
             case Common():
-                self._resign()
+                self._resign("the log was compared with the stream again")
                 self._compared(event)
             case Delivered():
                 self._delivered(event)
@@ -137,7 +138,7 @@ class Leased:
                 self._learn("")
                 self._grant, self._epoch, self._offered = event, None, 0
                 if event.upto < self._seen:
-                    self._resign()  # the stream has lost something, which `Common` will tell
+                    self._resign("the stream has less than it had")  # which `Common` will tell
             case Lost(term):
                 if self._grant is not None and self._grant.term == term:
                     self._step_down()
@@ -162,7 +163,8 @@ class Leased:
         self._seen = event.upto
         self._n = max(self._n, event.epoch.n)
         if self._epoch is not None and event.epoch != self._epoch:
-            self._resign()
+            epoch = event.epoch
+            self._resign(f"node {epoch.node_id} has written into the stream, in epoch {epoch.n}")
         fresh = self._unmatched(event.entries)
         if not fresh:
             return
@@ -195,15 +197,15 @@ class Leased:
             self._leads = True
             self._effects.append(io.Lead(self._epoch))
         elif self._common < self._log.begins():
-            self._resign()
+            self._resign("the stream ends before this log begins")
         elif self._offered <= self._common:
             entries = self._log.entries(self._common, MAX_ENTRIES)
             self._offered = self._common + len(entries)
             self._effects.append(Publish(grant.term, self._epoch, entries))
 
-    def _resign(self) -> None:
+    def _resign(self, why: str) -> None:
         if self._grant is not None:
-            self._effects.append(Resign(self._grant.term))
+            self._effects.append(Resign(self._grant.term, why))
             self._step_down()
 
     def _step_down(self) -> None:

@@ -128,7 +128,11 @@ def test_a_master_that_sees_another_write_resigns_before_it_takes_that_in(node: 
     mine, tail = entries("a")
     assert node.told(Delivered(own, 1, mine)) == [io.Append(mine)]
     theirs, _ = entries("b", tail)
-    assert node.told(Delivered(OTHER, 2, theirs)) == [Resign(9), io.Masterless(), io.Append(theirs)]
+    assert node.told(Delivered(OTHER, 2, theirs)) == [
+        Resign(9, "node node-b has written into the stream, in epoch 4"),
+        io.Masterless(),
+        io.Append(theirs),
+    ]
     with pytest.raises(RuntimeError):
         node.machine.publication([])
 
@@ -162,7 +166,10 @@ def test_a_stream_that_lost_something_gets_it_again(node: Node) -> None:
     own = node.machine.publication([]).epoch
     mine, _ = entries("abcd")
     node.told(Delivered(own, 3, mine))
-    assert node.told(Common(2, 1)) == [Resign(1), io.Masterless()]
+    assert node.told(Common(2, 1)) == [
+        Resign(1, "the log was compared with the stream again"),
+        io.Masterless(),
+    ]
     (publish,) = node.told(Granted(5, upto=1))
     assert isinstance(publish, Publish)
     assert publish.entries == mine[2:]
@@ -172,7 +179,7 @@ def test_a_stream_that_lost_something_gets_it_again(node: Node) -> None:
 
 def test_nobody_leads_on_a_stream_that_has_less_than_it_had(node: Node) -> None:
     node.told(Delivered(OTHER, 3, entries("ab")[0]))
-    assert node.told(Granted(9, upto=2)) == [Resign(9)]
+    assert node.told(Granted(9, upto=2)) == [Resign(9, "the stream has less than it had")]
     assert node.told(Common(0, 0)) == []
     (publish,) = node.told(Granted(10, upto=0))
     assert isinstance(publish, Publish)
@@ -213,7 +220,7 @@ def test_a_stream_that_has_another_base_parts_before_it(tmp_path: Path) -> None:
 
 def test_who_lacks_the_past_does_not_lead_on_a_stream_that_ends_before_it(tmp_path: Path) -> None:
     node = based(tmp_path / "log.db", 3, "abc", Common(0, 0))
-    assert node.told(Granted(7, upto=0)) == [Resign(7)]
+    assert node.told(Granted(7, upto=0)) == [Resign(7, "the stream ends before this log begins")]
     assert node.told(Delivered(OTHER, 1, entries("abc")[0])) == []
     (lead,) = node.told(Granted(8, upto=1))
     assert isinstance(lead, io.Lead)
