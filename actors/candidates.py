@@ -17,6 +17,8 @@ from projections.state import ClusterState, Instance, Model, Node
 
 _PLAIN_WEIGHTS = frozenset({"torch"})
 """Engines that read weights in floating point alone."""
+_OWN_MEMORY = frozenset({"cuda", "npu"})
+"""Kinds of device with memory of their own; all others compute in their node's."""
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -42,7 +44,7 @@ def seats(state: ClusterState, model: Model, settings: PlacementSettings, contex
         Seat(
             _weigh(model, settings, context, node, device, engine, reserved),
             device.kind,
-            _node_free(node, reserved),
+            None if device.kind in _OWN_MEMORY else _node_free(node, reserved),
             tuple(engine.strategies),
             engine.speed,
         )
@@ -75,7 +77,7 @@ def _engines(node: Node, device: Device) -> list[EngineReport]:
 
 
 class _Reserved(NamedTuple):
-    """Bytes promised: in all on each device, and on each node by instances that may not have taken theirs."""
+    """Bytes promised: in all on each device, and of each node's memory to what may not have taken it yet."""
 
     on_device: Counter[tuple[str, str]]
     untaken: Counter[str]
@@ -92,7 +94,7 @@ def overcommitted(state: ClusterState, instance: Instance, placement: Placement)
         own[rank.node_id, rank.device_id] += rank.reserved_bytes
     for (node_id, device_id), held in own.items():
         devices = state.nodes[node_id].devices
-        memory = next((each.memory_bytes for each in devices if each.device_id == device_id), 0)
+        memory = next((memory_of(each) for each in devices if each.device_id == device_id), 0)
         others = promised[node_id, device_id]
         if held + others > memory:
             return (
@@ -110,7 +112,7 @@ def _reservations(state: ClusterState, besides: str = "") -> _Reserved:
             continue
         for rank in instance.placement.ranks if instance.placement else ():
             reserved.on_device[rank.node_id, rank.device_id] += rank.reserved_bytes
-            if instance.status != "ready":
+            if instance.status != "ready" and rank.device_id.partition(":")[0] not in _OWN_MEMORY:
                 reserved.untaken[rank.node_id] += rank.reserved_bytes
     return reserved
 
@@ -155,11 +157,19 @@ def _weigh(
 def _free_bytes(node: Node, device: Device, reserved: _Reserved) -> int:
     """Free by promise (all of the memory less what is reserved) and by reading, whichever is less.
 
-    A loaded instance shows in the reading, so only those still loading are taken off it, whichever of the
-    node's devices they load on: the reading is the node's.
+    A node's reading is renewed: a loaded instance shows in it, so only those still loading are taken off it,
+    whichever of its devices they load on. That of a device with memory of its own is from the node's start,
+    before any instance: all promises are taken off it, and the node's memory does not count.
     """
-    by_promise = device.memory_bytes - reserved.on_device[node.node_id, device.device_id]
-    return max(0, min(by_promise, _node_free(node, reserved)))
+    promised = reserved.on_device[node.node_id, device.device_id]
+    if device.kind in _OWN_MEMORY:
+        return max(0, memory_of(device) - promised)
+    return max(0, min(memory_of(device) - promised, _node_free(node, reserved)))
+
+
+def memory_of(device: Device) -> int:
+    """Bytes that all instances together may take on a device."""
+    return device.memory_bytes if device.memory_free is None else min(device.memory_bytes, device.memory_free)
 
 
 def _node_free(node: Node, reserved: _Reserved) -> int:

@@ -30,14 +30,16 @@ ACTIVATION_SHARE = 20
 
 
 class Seat(NamedTuple):
-    """A device that may take a rank. ``kind`` is the device's; ``node_free`` bytes its node has in all.
+    """A device that may take a rank. ``kind`` is the device's.
 
+    ``node_free`` bytes are free for all devices of its node that share the node's memory, None where this one
+    has memory of its own.
     ``strategies`` are the ways in which its engine can share a model, ``speed`` is what it measured.
     """
 
     candidate: Candidate
     kind: str
-    node_free: int
+    node_free: int | None
     strategies: tuple[ShardStrategy, ...]
     speed: float = 0.0
 
@@ -135,15 +137,16 @@ def form_group(
 
 
 def _shared(seats: Sequence[Seat]) -> list[Seat]:
-    """The seats with what is free for each if all devices of its node take a rank: they share its memory."""
+    """The seats with what is free for each if all devices of its node take a rank: most share its memory."""
     claims: Counter[str] = Counter()
     for seat in seats:
-        claims[seat.candidate.node_id] += seat.candidate.free_bytes
+        if seat.node_free is not None:
+            claims[seat.candidate.node_id] += seat.candidate.free_bytes
     return [_within(seat, seat.node_free, claims[seat.candidate.node_id]) for seat in seats]
 
 
-def _within(seat: Seat, node_free: int, claimed: int) -> Seat:
-    if claimed <= node_free:
+def _within(seat: Seat, node_free: int | None, claimed: int) -> Seat:
+    if node_free is None or claimed <= node_free:
         return seat
     part = seat.candidate.free_bytes * node_free // claimed
     return seat._replace(candidate=msgspec.structs.replace(seat.candidate, free_bytes=part))

@@ -38,6 +38,8 @@ class Device(Value, frozen=True):
     kind: Literal["cpu", "metal", "cuda", "npu"]
     name: str
     memory_bytes: int
+    memory_free: int | None = None
+    """Of a device with memory of its own, what was free when its node started; None where not known."""
 
 
 class EngineReport(Value, frozen=True):

@@ -46,6 +46,7 @@ def _(event: ev.NodeStarted, batch: Batch, place: Place) -> None:
             "kind": device.kind,
             "name": device.name,
             "memory_bytes": device.memory_bytes,
+            "memory_free_bytes": device.memory_free,
         }
         batch.upsert("devices", ("node_id", "device_id"), {**node, **row})
     for engine in event.engines:

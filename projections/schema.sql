@@ -77,6 +77,7 @@ CREATE TABLE devices ( -- what can carry a rank of an instance
     kind TEXT NOT NULL, -- cpu, metal, cuda or npu
     name TEXT NOT NULL, -- what the maker calls it
     memory_bytes INTEGER NOT NULL, -- its memory
+    memory_free_bytes INTEGER, -- of memory of its own, what was free when the node started; empty where not known
     memory_gib REAL GENERATED ALWAYS AS (round(memory_bytes / 1073741824.0, 2)), -- the same in GiB
     PRIMARY KEY (node_id, device_id)
 ) STRICT;

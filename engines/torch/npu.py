@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, cast
 
 from engines.refusals import refused
+from engines.torch.accelerators import listed
 from events.values import Cause, Device
 
 if TYPE_CHECKING:
@@ -108,16 +109,7 @@ def synchronize(device: torch.device) -> None:
 def found() -> list[Device]:
     """The NPUs that torch-npu can reach, with names and memory; at least one. Raises `LoadError`."""
     prepare(0)
-    npu = _loaded()
-    return [
-        Device(
-            device_id=f"npu:{number}",
-            kind="npu",
-            name=str(npu.get_device_name(number)),
-            memory_bytes=int(npu.get_device_properties(number).total_memory),
-        )
-        for number in range(npu.device_count())
-    ]
+    return listed("npu", _loaded())
 
 
 def _loaded() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from engines import self_tests, speed
 from engines.contract import LoadError, Tested
 from engines.torch import capabilities, devices, npu
+from engines.torch.accelerators import listed
 from events.values import Device, EngineReport
 
 
@@ -52,7 +52,7 @@ def _cpu() -> str:
 
 def _accelerators() -> tuple[list[Device], str]:
     """Those that torch can use, all of one kind, and why it can use no NPU where torch-npu is installed."""
-    if found := _cuda():
+    if found := listed("cuda", torch.cuda):
         return found, ""
     if not npu.installed():
         return [], ""
@@ -60,19 +60,6 @@ def _accelerators() -> tuple[list[Device], str]:
         return npu.found(), ""
     except LoadError as error:
         return [], error.cause.message
-
-
-def _cuda() -> list[Device]:
-    cuda: Any = torch.cuda
-    return [
-        Device(
-            device_id=f"cuda:{number}",
-            kind="cuda",
-            name=cuda.get_device_name(number),
-            memory_bytes=cuda.get_device_properties(number).total_memory,
-        )
-        for number in range(cuda.device_count())
-    ]
 
 
 def _fault(device: torch.device) -> str:

@@ -252,6 +252,39 @@ class TestMemory:
         loaded = chosen(cluster.state, model, device_id="cpu:0")
         assert loaded.candidates[0].free_bytes == 4 * GIB, "now the reading has it"
 
+    @pytest.mark.parametrize("device_id", ["cuda:0", "npu:0"])
+    def test_memory_of_its_own_is_bounded_by_its_own_reading(self, device_id: str) -> None:
+        """The host's is another memory: one that is full keeps nothing from an accelerator."""
+        state = state_of(node("a", {"cpu:0": 64 * GIB, device_id: 40 * GIB}, available=GIB // 4))
+        cpu, accelerator = chosen(state).candidates
+        assert (cpu.free_bytes, accelerator.free_bytes) == (GIB // 4, 40 * GIB)
+        assert (cpu.verdict, accelerator.verdict) == ("refused", "chosen")
+        read = msgspec.structs.replace(device(device_id, 40 * GIB), memory_free=3 * GIB)
+        state.nodes["a"].devices[1] = read
+        assert chosen(state).candidates[1].free_bytes == 3 * GIB
+
+    def test_metal_computes_in_the_nodes_memory(self) -> None:
+        state = state_of(node("a", {"metal:0": 64 * GIB}, available=2 * GIB))
+        assert chosen(state).candidates[0].free_bytes == 2 * GIB
+
+    def test_what_loads_on_its_own_memory_is_taken_off_that_alone(self) -> None:
+        cluster = Cluster()
+        own = msgspec.structs.replace(device("cuda:0", 8 * GIB), memory_free=6 * GIB)
+        cluster.node(
+            devices=[device("cpu:0"), own],
+            engines=[engine(["cpu:0", "cuda:0"])],
+            memory_available=4 * GIB,
+        )
+        cluster.model()
+        instance_id = cluster.place(device_id="cuda:0")
+        model = cluster.state.models[SMALL.model_id]
+        for ready in (False, True):
+            if ready:
+                cluster.ready(instance_id)
+            cpu, accelerator = chosen(cluster.state, model).candidates
+            assert cpu.free_bytes == 4 * GIB
+            assert accelerator.free_bytes == 6 * GIB - accelerator.needed_bytes, "the reading is from before"
+
     def test_a_void_placement_gives_its_memory_back(self) -> None:
         cluster = Cluster()
         instance_id = cluster.served()

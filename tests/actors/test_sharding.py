@@ -224,6 +224,19 @@ def test_the_devices_of_a_node_share_its_memory() -> None:
     assert "can't be spread" in refusal_of(cluster_of([tight], {}), SMALL, ranks=2)
 
 
+def test_devices_with_memory_of_their_own_share_none() -> None:
+    """What the host has free bounds its CPU and Metal together, and nobody else."""
+    own = node("a", {"cuda:0": 8 * GIB, "cuda:1": 8 * GIB}, available=GIB // 4)
+    choice = placed(cluster_of([own], {}), SMALL, ranks=2)
+    assert layers(choice) == [15, 15]
+    mixed = node("a", {"cpu:0": 8 * GIB, "cuda:0": 8 * GIB, "metal:0": 8 * GIB}, available=2 * GIB)
+    free = {c.device_id: c.free_bytes for c in placed(cluster_of([mixed], {}), SMALL, ranks=3).candidates}
+    assert free == {"cpu:0": 2 * GIB, "cuda:0": 8 * GIB, "metal:0": 2 * GIB}
+    held = placed(cluster_of([mixed], {}), WIDE, ranks=3).placement.ranks
+    assert sum(rank.reserved_bytes for rank in held if rank.device_id != "cuda:0") <= 2 * GIB
+    assert sum(rank.reserved_bytes for rank in held) > 2 * GIB
+
+
 def test_ranks_of_a_group_compute_in_one_dtype() -> None:
     state = meshed(
         node("a", {"cpu:0": 8 * GIB}),

@@ -79,8 +79,8 @@ def test_the_self_test_finds_the_devices_and_that_they_compute(standin: Standin)
     assert (report.device_ids, report.dtype) == (["npu:0", "npu:1"], "bfloat16")
     assert report.speed > 0
     assert "npu" not in report.options
-    assert [(d.device_id, d.kind, d.name, d.memory_bytes) for d in tested.devices] == [
-        (f"npu:{n}", "npu", "stand-in for an NPU", 1 << 30) for n in range(2)
+    assert [(d.device_id, d.kind, d.name, d.memory_bytes, d.memory_free) for d in tested.devices] == [
+        (f"npu:{n}", "npu", "stand-in for an NPU", 1 << 30, 3 << 28) for n in range(2)
     ]
 
 

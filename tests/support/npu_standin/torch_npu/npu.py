@@ -52,6 +52,10 @@ def get_device_properties(device: object = None) -> SimpleNamespace:
     return SimpleNamespace(name=get_device_name(), total_memory=1 << 30)
 
 
+def mem_get_info(device: object = None) -> tuple[int, int]:
+    return 3 << 28, 1 << 30
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
