@@ -1,4 +1,4 @@
-"""The backfiller: brings the past to a log that began after a base, from any node that has it.
+"""The backfiller: brings the past to a log that began after a base, from any node or stream that has it.
 
 Nobody waits for it: one request is on its way at a time, and the journal gets a few decisions at a time.
 Where it was, the log itself knows; so a restart goes on from there.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from actors.actor import Actor
 from actors.address import Address
-from actors.archive import decode_past
+from actors.archive import PastWanted, decode_past
 from actors.deferred import Deferred
 from actors.journal import Backfill
 from actors.refusal import MailboxFull
@@ -44,13 +44,17 @@ class _Stored(NamedTuple):
 
 
 class Backfiller(Actor):
-    """One for each node of a cluster; idle for ever once the log has its past."""
+    """One for each node of a cluster; idle for ever once the log has its past.
 
-    def __init__(self, paths: Paths, journal: Address, router: Address) -> None:
+    With ``streamed`` the journal's stream has it too, and is asked after each node that failed.
+    """
+
+    def __init__(self, paths: Paths, journal: Address, router: Address, *, streamed: bool = False) -> None:
         super().__init__()
         self._paths = paths
         self._journal = journal
         self._router = router
+        self._streamed = streamed
         self._page: list[bytes] = []
         self._choice = 0
 
@@ -85,11 +89,19 @@ class Backfiller(Actor):
 
     def _ask(self, base: Base) -> None:
         try:
-            answer = self._router.ask_future(AskPast(base.decision_id, self._choice))
+            answer = self._asked(base.decision_id)
         except MailboxFull as error:
             self._try_another(error)
         else:
             answer.add_done_callback(lambda done: self.mailbox.put_system(_Came(done)))
+
+    def _asked(self, upto: int) -> Deferred[bytes]:
+        if not self._streamed:
+            return self._router.ask_future(AskPast(upto, self._choice))
+        node, of_stream = divmod(self._choice, 2)
+        if of_stream:
+            return self._journal.ask_future(PastWanted(upto))
+        return self._router.ask_future(AskPast(upto, node))
 
     def _came(self, answer: Deferred[bytes]) -> None:
         try:

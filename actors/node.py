@@ -155,7 +155,10 @@ class Node:
         router = ChildSpec(
             "router", lambda: self._router(journal, master.address, archive.address, hub, reporter)
         )
-        backfiller = ChildSpec("backfiller", lambda: Backfiller(paths, journal, router.address))
+        streamed = bool(settings.cluster_nats)
+        backfiller = ChildSpec(
+            "backfiller", lambda: Backfiller(paths, journal, router.address, streamed=streamed)
+        )
         master = ChildSpec(
             "master",
             lambda: Master(

@@ -31,7 +31,7 @@ from actors.journal import (
     logger,
     settle,
 )
-from actors.log_aside import open_log
+from actors.log_aside import mark_unusable, open_log
 from actors.log_view import OrderedLog
 from actors.ordering import interface as io
 from actors.ordering.leased import (
@@ -49,6 +49,7 @@ from actors.ordering.leased import (
 from actors.refusal import Stopped
 from actors.replica import Paths
 from events.ends import EMPTY
+from events.errors import LogIncomplete
 from events.feed import CommitFeed
 from events.proposals import propose
 from events.record import Committed
@@ -69,7 +70,7 @@ class StreamedJournal(Journal):
         self, me: io.Member, paths: Paths, feed: CommitFeed, connect: Callable[[], JetStream]
     ) -> None:
         super().__init__(me, paths, feed)
-        self._stream = connect()
+        self._connect = connect
         self._ahead = EMPTY
         self._proposed: dict[str, Deferred[Committed]] = {}
         self._flushes: list[Deferred[int]] = []
@@ -85,18 +86,26 @@ class StreamedJournal(Journal):
 
         Raises `events.errors.LogError` or `net.transport.TransportError`.
         """
-        self._log = open_log(self._paths)
         try:
-            common = self._stream.start(self._me, self._view, self.mailbox.put_system)
-        except BaseException:
-            self._log.close()
-            raise
+            common = self._open()
+        except LogIncomplete as error:
+            mark_unusable(self._paths.log, str(error))
+            common = self._open()
         self._ordered = self._view()
         self._leased = Leased(self._me, self._ordered, common)
         self._compared(common)
         if not self._log.last_decision and common.ends >= archive.LONG:
             self._wait = Wait(self.mailbox.put_system)
             self.after(PATIENCE_S, _Expired())
+
+    def _open(self) -> Common:
+        self._log = open_log(self._paths)
+        self._stream = self._connect()
+        try:
+            return self._stream.start(self._me, self._view, self.mailbox.put_system)
+        except BaseException:
+            self._log.close()
+            raise
 
     def _view(self) -> OrderedLog:
         return OrderedLog(self._log, self._paths.driver)
@@ -126,6 +135,8 @@ class StreamedJournal(Journal):
                 answer = super()._take(message)
                 self._see_lag()
                 return answer
+            case archive.PastWanted(upto):
+                return self._stream.past(upto)
             case Attach():
                 super()._take(message)
                 self._ask_base = message.ask_base

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.deferred import Deferred
 from actors.jetstream.lease import Lease
-from actors.jetstream.messages import decode
+from actors.jetstream.messages import decode, encode
+from actors.jetstream.past import Past
 from actors.jetstream.publisher import Publisher
-from actors.jetstream.store import Store, open_store, patiently
+from actors.jetstream.store import UNREACHABLE, Store, open_store, patiently
 from actors.jetstream.subscriber import StreamChanged, Subscriber
 from actors.net.nats import NatsSettings, connect
 from actors.net.transport import TransportError
 from actors.ordering.interface import Member
 from actors.ordering.leased import Common, Delivered, Granted, Input, Lost, Publish
+from events.errors import LogIncomplete
 from events.replication import place_of
 
 logger = logging.getLogger("cuebook.jetstream")
@@ -74,6 +76,8 @@ class JetStream:
         self._hesitant = False
         self._publisher: Publisher | None = None
         self._lease: Lease | None = None
+        self._past: Past | None = None
+        self._asked: asyncio.Task[None] | None = None
         self.max_entry = 0
         """Bytes of the largest entry that the servers take."""
 
@@ -82,7 +86,8 @@ class JetStream:
     ) -> Common:
         """Connect and begin. Returns where log and stream part; the stream from there on is delivered.
 
-        ``log`` opens the log on this client's thread. Raises `TransportError`.
+        ``log`` opens the log on this client's thread. Raises `TransportError`, or `LogIncomplete` for a log
+        whose base the stream does not have.
         """
         common: Deferred[Common] = Deferred()
         self._thread = threading.Thread(
@@ -116,6 +121,15 @@ class JetStream:
         """What was delivered last is of no use: the log has begun after a base. Compare it anew."""
         self._begun = True
         self.taken()
+
+    def past(self, upto: int) -> Deferred[bytes]:
+        """Decisions of the stream that end with this one, as `actors.archive.decode_past` takes them.
+
+        One question at a time.
+        """
+        answer = Deferred[bytes]()
+        self._call(self._ask_past, upto, answer)
+        return answer
 
     def hesitate(self, hesitant: bool) -> None:
         """Take the lease only where nobody else does, or as soon as it is free."""
@@ -182,6 +196,15 @@ class JetStream:
         for task in done:
             task.result()
 
+    def _ask_past(self, upto: int, answer: Deferred[bytes]) -> None:
+        self._asked = asyncio.ensure_future(self._answer_past(upto, answer))
+
+    async def _answer_past(self, upto: int, answer: Deferred[bytes]) -> None:
+        try:
+            answer.resolve(encode(await self._past.upto(upto) if self._past is not None else []))
+        except UNREACHABLE as error:
+            answer.fail(error)
+
     async def _follow(
         self, store: Store, publisher: Publisher, log: OpenLog, post: Post, found: Common
     ) -> None:
@@ -196,6 +219,7 @@ class JetStream:
                 raise _Begun
 
         while True:
+            self._past = Past(store)
             try:
                 await Subscriber(store, found.number, deliver).run()
             except StreamChanged as change:
@@ -229,7 +253,7 @@ async def _compared(store: Store, log: LocalLog) -> Common:
     low, high = 0, (await store.js.stream_info(store.stream)).state.last_seq
     found, ends, number = 0, 0, high  # most often the last message is the answer
     while low < high:
-        place = place_of(decode((await store.js.get_msg(store.stream, number)).data or b"")[-1])
+        place = place_of((await _message(store, number))[-1])
         ends = ends or place.decision_id
         if place.decision_id < begins or (
             place.decision_id <= last and place.hash == log.hash_at(place.decision_id)
@@ -243,4 +267,19 @@ async def _compared(store: Store, log: LocalLog) -> Common:
             "This log lacks its past up to decision %d, and the stream %s ends at %d: it waits for a node "
             "that has the past. Where there is none, set log.db aside.", begins, store.stream, ends,
         )  # fmt: skip
+    elif found < begins:
+        await _check_base(store, low + 1, begins, log.hash_at(begins))
     return Common(found, low, ends)
+
+
+async def _check_base(store: Store, number: int, begins: int, own_hash: str) -> None:
+    """The stream's message ``number`` has the log's base. Raises `LogIncomplete` where it is another one."""
+    for place in map(place_of, await _message(store, number)):
+        if place.decision_id == begins and place.hash != own_hash:
+            raise LogIncomplete(
+                f"The stream has gone another way than this log, which begins after {begins}."
+            )
+
+
+async def _message(store: Store, number: int) -> list[bytes]:
+    return decode((await store.js.get_msg(store.stream, number)).data or b"")

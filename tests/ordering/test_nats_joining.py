@@ -11,13 +11,15 @@ import pytest
 pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[nats] for this test")
 
 import nats
-from support.long_log import begins_after
+from support.long_log import begins_after, digest
 from support.mini_node import MiniNode, given, given_base, same
 from support.nats_servers import NatsServer, nats_servers
 from support.served import eventually
 
 from actors import archive, streamed_journal
-from actors.jetstream import lease
+from actors.address import Address
+from actors.backfill import Backfiller
+from actors.jetstream import lease, past
 from actors.jetstream.client import JetStream
 from actors.jetstream.store import open_store
 from actors.journal import Journal
@@ -51,6 +53,9 @@ class OnNats(MiniNode):
 
     def _journal_of(self, me: Member) -> Journal:
         return StreamedJournal(me, self.paths, self._feed, lambda: JetStream(self._settings))
+
+    def _filler(self, journal: Address, router: Address) -> Backfiller:
+        return Backfiller(self.paths, journal, router, streamed=True)
 
     def _transport(self) -> Nats:
         return Nats(self._settings)
@@ -151,6 +156,23 @@ def test_a_node_that_has_got_the_past_leads_at_once(start: Start, tmp_path: Path
     old.stop()
     new.decide("second")
     assert decided_by(new, "second") == "b"
+
+
+def test_the_stream_gives_the_past_where_no_node_does(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HESITANT_S", 0.5)
+    monkeypatch.setattr(past, "PAGE", 30)
+    given(tmp_path / "a", DECISIONS)
+    whole, lacking = leading(start("a"), "first"), start("b", fills=False)
+    lacking.decide("second")
+    lacking.stop()
+    whole.stop()
+    again = start("b")
+    again.decide("third")
+    eventually(lambda: begins_after(again.log) == 0)
+    assert check(again.log).ok
+    assert digest(again.log, whole.last()) == digest(whole.log, whole.last())
 
 
 def test_a_fork_before_the_base_sets_the_log_aside_and_joins_again(start: Start, tmp_path: Path) -> None:

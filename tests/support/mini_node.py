@@ -53,7 +53,7 @@ class MiniNode:
         self._reporter = Reporter(master.address, SYSTEM_CLOCK)
         keeper = ChildSpec("archive", lambda: Archive(self.paths))
         router = ChildSpec("router", lambda: self._router(journal.address, master.address, keeper.address))
-        filler = ChildSpec("backfiller", lambda: Backfiller(self.paths, journal.address, router.address))
+        filler = ChildSpec("backfiller", lambda: self._filler(journal.address, router.address))
         children = [journal, master, keeper, router, *([filler] if fills else [])]
         self.master = master.address
         self._supervisor = Supervisor(children, strategy="rest_for_one", policy=QUICK)
@@ -62,6 +62,9 @@ class MiniNode:
     def _journal(self) -> Journal:
         self._incarnation = fresh("start")
         return self._journal_of(Member(self.node_id, self._incarnation))
+
+    def _filler(self, journal: Address, router: Address) -> Backfiller:
+        return Backfiller(self.paths, journal, router)
 
     def _journal_of(self, me: Member) -> Journal:
         return Journal(me, self.paths, self._feed, TIMING)
