@@ -155,10 +155,7 @@ class Node:
         router = ChildSpec(
             "router", lambda: self._router(journal, master.address, archive.address, hub, reporter)
         )
-        streamed = bool(settings.cluster_nats)
-        backfiller = ChildSpec(
-            "backfiller", lambda: Backfiller(paths, journal, router.address, streamed=streamed)
-        )
+        backfiller = ChildSpec("backfiller", lambda: self._backfiller(paths, journal, router.address))
         master = ChildSpec(
             "master",
             lambda: Master(
@@ -222,6 +219,9 @@ class Node:
     ) -> Router:
         me = as_peer(self.settings, self.node_id)
         return Router(me, self._transport(), journal, master, archive, hub, reporter)
+
+    def _backfiller(self, paths: Paths, journal: Address, router: Address) -> Backfiller:
+        return Backfiller(paths, journal, router, streamed=bool(self.settings.cluster_nats))
 
     # What a simulation sets otherwise or has stand-ins for
 
