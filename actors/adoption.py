@@ -33,6 +33,7 @@ def remember(state: ClusterState, view: LocalView) -> None:
         elif known.current:
             local.lost_at, local.offered, local.refused = 0.0, False, False
             local.ready = state.instances[local.instance_id].status == "ready"
+            local.incarnations = [state.nodes[rank.node_id].incarnation for rank in local.placement.ranks]
             runners = [state.runners[rank.runner_id] for rank in local.placement.ranks]
             local.processes = [
                 Idle(pid=each.pid, started_at=each.process_started_at, port=each.port) for each in runners

@@ -42,7 +42,8 @@ class LocalRunner:
     model: Model | None = None
     """What it was told to load."""
     processes: list[Idle] = field(default_factory=list[Idle])
-    """Of all ranks, by rank, as the log had them."""
+    incarnations: list[str] = field(default_factory=list[str])
+    """Of the nodes; both of all ranks, by rank, as the log had them."""
     lost_at: float = 0.0
     """Unix seconds since which the log has not known it; 0 where it does."""
     offered: bool = False

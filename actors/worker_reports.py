@@ -46,6 +46,7 @@ class WorkerReports:
             instance_id=local.instance_id,
             placement=local.placement,
             processes=local.processes,
+            incarnations=local.incarnations,
             card=local.model.card if local.model else None,
             source=local.model.source if local.model else None,
         )

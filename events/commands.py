@@ -222,7 +222,8 @@ class ReportAdoptable(Report, frozen=True):
     instance_id: str
     placement: Placement
     processes: list[Idle] = []
-    """Of the ranks, by rank, as the log had them; empty in old reports."""
+    incarnations: list[str] = []
+    """Of the nodes. Both of all ranks, by rank, as the log had them; empty in old reports."""
     card: ModelCard | None = None
     source: ModelSource | None = None
     """What was loaded; None in old reports."""

@@ -90,6 +90,8 @@ def _missing(state: ClusterState, command: cmd.ReportAdoptable) -> str:
         node = state.nodes.get(rank.node_id)
         if node is None or not node.up:
             return f"{rank.node_id}, which has rank {rank.rank}, is not up"
+        if command.incarnations and command.incarnations[rank.rank] != node.incarnation:
+            return f"{rank.node_id}, which had rank {rank.rank}, was started anew"
         if rank.runner_id in state.runners:
             return f"{rank.runner_id}, rank {rank.rank}, is being shut down"
     return ""

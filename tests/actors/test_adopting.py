@@ -227,6 +227,14 @@ class TestAGroup:
         cause = cluster.refused(cluster.adopting(instance_id, self.placement, self.first.node_id))
         assert f"{self.second.node_id}, which has rank 1, is not up" in cause.message
 
+    def test_no_rank_outlives_its_node(self, cluster: Cluster, instance_id: str) -> None:
+        offer = cluster.adopting(
+            instance_id, self.placement, self.first.node_id, incarnations=["run-1", "run-0"]
+        )
+        message = cluster.refused(offer).message
+        assert f"{self.second.node_id}, which had rank 1, was started anew" in message
+        assert kinds(self.offer(cluster, instance_id, incarnations=["run-1", "run-1"]))[-1] == "InstanceReady"
+
     def test_a_rank_that_is_told_to_end_ends_the_group(self, cluster: Cluster) -> None:
         """Only the node of rank 0 was lost: the other one's worker knows that the placement is void."""
         instance_id = all_ready(cluster, cluster.place(ranks=2))

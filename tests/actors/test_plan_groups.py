@@ -197,7 +197,7 @@ class TestRunnersThatTheLogHasLost:
 
     def test_what_the_log_knew_is_kept_for_the_offer(self, worker: Node) -> None:
         (local,) = worker.view.runners.values()
-        assert local.processes == [LIFE[0]]
+        assert (local.processes, local.incarnations) == ([LIFE[0]], ["run-1"])
         assert local.model is not None
         assert local.model.card == SMALL
 

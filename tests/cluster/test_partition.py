@@ -97,6 +97,64 @@ def test_two_against_two(tmp_path: Path) -> None:
         _divide_and_heal(net, net.nodes[:2], net.nodes[2:])
 
 
+def _reaches(node: ServedNode, other: str) -> bool:
+    """Whether the log has the way from one machine to another."""
+    own = (node.home / "node_id").read_text().strip()
+    measured = [each["event"] for each in node.events("LinksChanged") if each["event"]["node_id"] == own]
+    return any(link["node_id"] == other for each in measured for link in each["links"])
+
+
+def test_a_model_over_two_machines_of_the_losing_side_serves_on(tmp_path: Path) -> None:
+    """Its ranks need what only these two machines have, so that no others take over."""
+    with lan(tmp_path, 0, start=False) as net:
+        for cpus in (2, 2, 1, 1, 1):
+            net.add(cpu_devices=cpus)
+        net.start()
+        lost, others = net.nodes[:2], net.nodes[2:]
+        eventually(lambda: _reaches(lost[0], net.node_id(lost[1])))
+        instance = lost[0].place(
+            MODEL, shard_strategy="pipeline", ranks=2, device_id="cpu:1", context=256, batch=2
+        )
+        lost[0].ready(instance)
+        ranks = lost[0].get(f"/instance/{instance}")["placement"]["ranks"]
+        assert {rank["node_id"] for rank in ranks} == {net.node_id(node) for node in lost}
+        chat = {**CHAT, "model": instance}
+        status, expected = others[0].request("POST", "/v1/chat/completions", chat)
+        assert status == 200, expected
+        pids = [node.runner_pids() for node in lost]
+        assert [len(each) for each in pids] == [1, 1]
+
+        net.switch.divide(1, 2)
+        net.together(*lost)
+        net.together(*others)
+        status, answer = lost[1].request("POST", "/v1/chat/completions", chat)
+        assert status == 200, "the losing side serves while it is on its own"
+        assert others[0].request("POST", "/v1/chat/completions", chat)[0] != 200
+
+        net.switch.join(1, 2)
+        net.together(*net.nodes)
+        eventually(lambda: told_of_branches(net) and one_log_everywhere(net))
+        others[0].ready(instance)
+        assert others[0].get(f"/instance/{instance}")["placement"]["ranks"] == ranks
+        eventually(lambda: [node.runner_pids() for node in lost] == pids, explain=lost[0].output)
+        known = others[0].get("/state")["runners"]
+        assert [known[rank["runner_id"]]["pid"] for rank in ranks] == [
+            pid
+            for rank in ranks
+            for node, (pid,) in zip(lost, pids, strict=True)
+            if net.node_id(node) == rank["node_id"]
+        ]
+        loaded = {
+            each["event"]["runner_id"]
+            for each in others[0].events("RunnerStatusChanged")
+            if each["event"]["status"]["status"] == "Loaded"
+        }
+        assert loaded == {rank["runner_id"] for rank in ranks}, "nothing was loaded twice"
+        status, answer = others[0].request("POST", "/v1/chat/completions", chat)
+        assert status == 200, answer
+        assert answer["choices"] == expected["choices"]
+
+
 def test_the_masters_side_is_the_smaller_one(tmp_path: Path) -> None:
     with lan(tmp_path, 3) as net:
         master = net.master(net.nodes[0])
