@@ -38,14 +38,18 @@ class Errand(NamedTuple):
     command: Command
 
 
-def errand(state: ClusterState, instance_id: str, policy: Policy) -> Errand | None:
-    """The next thing that a decision is due on, now or later."""
+def errand(state: ClusterState, instance_id: str, policy: Policy, begun: float) -> Errand | None:
+    """The next thing that a decision is due on, now or later.
+
+    The controller looks on since ``begun`` (Unix seconds). Before that nobody may have been there to decide
+    on what ranks and nodes reported: each limit holds from then on once more.
+    """
     instance, experts = state.instances.get(instance_id), state.experts.get(instance_id)
     placement = instance.placement if instance is not None and instance.status == "ready" else None
     if experts is None or placement is None or placement.eplb is None:
         return None
     if experts.migration is not None:
-        return _overdue(instance_id, placement.eplb, experts.migration, policy)
+        return _overdue(instance_id, placement.eplb, experts.migration, policy, begun)
     if experts.load is None:
         return None
     window = experts.load.window
@@ -53,7 +57,9 @@ def errand(state: ClusterState, instance_id: str, policy: Policy) -> Errand | No
     return Errand(("weigh", placement.ranks[0].runner_id, window), 0.0, command)
 
 
-def _overdue(instance_id: str, eplb: EplbSettings, migration: Migration, policy: Policy) -> Errand:
+def _overdue(
+    instance_id: str, eplb: EplbSettings, migration: Migration, policy: Policy, begun: float
+) -> Errand:
     layer = migration.layers[migration.position].layer
     staging = migration.stage == "staging"
     limit = eplb.stage_timeout_s if staging else eplb.apply_timeout_s
@@ -71,7 +77,7 @@ def _overdue(instance_id: str, eplb: EplbSettings, migration: Migration, policy:
         policy=policy,
     )
     key = ("expire", migration.migration_id, layer, migration.stage)
-    return Errand(key, deadline(eplb, migration), command)
+    return Errand(key, max(deadline(eplb, migration), begun + limit), command)
 
 
 class _Look(NamedTuple):
@@ -109,6 +115,7 @@ class Controller(Actor):
 
     def started(self) -> None:
         """Take up what the log has: a window to weigh, a migration to watch."""
+        self._begun = self.clock.now()
         self._state, self._subscription = follow(
             self._paths, self._feed, self.mailbox.put_system, lambda _: self.mailbox.put_system(_Rewound())
         )
@@ -143,7 +150,7 @@ class Controller(Actor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = errand(self._state, self._instance_id, self._policy)
+        due = errand(self._state, self._instance_id, self._policy, self._begun)
         if due is None or self._asking or due.key == self._done:
             return
         wait = max(due.at, self._not_before) - self.clock.now()

@@ -224,28 +224,38 @@ class TestErrands:
 
     def test_nothing_without_a_window(self) -> None:
         mixture = Mixture()
-        assert errand(mixture.state, mixture.instance_id, POLICY) is None
+        assert errand(mixture.state, mixture.instance_id, POLICY, 0.0) is None
         mixture.all_ready()
-        assert errand(mixture.state, mixture.instance_id, POLICY) is None
-        assert errand(mixture.state, "instance-of-old", POLICY) is None
+        assert errand(mixture.state, mixture.instance_id, POLICY, 0.0) is None
+        assert errand(mixture.state, "instance-of-old", POLICY, 0.0) is None
 
     def test_a_window_is_due_at_once_a_deadline_at_its_time(self) -> None:
         mixture = Mixture()
         mixture.all_ready()
         mixture.window()
-        weigh = errand(mixture.state, mixture.instance_id, POLICY)
+        weigh = errand(mixture.state, mixture.instance_id, POLICY, 0.0)
         assert weigh is not None
         assert weigh.at <= mixture.now
         mixture.rebalance()
         planned = mixture.now
-        expire = errand(mixture.state, mixture.instance_id, POLICY)
+        expire = errand(mixture.state, mixture.instance_id, POLICY, 0.0)
         assert expire is not None
         assert expire.at == planned + 5.0
         mixture.now += 2
         mixture.staged()
-        expire = errand(mixture.state, mixture.instance_id, POLICY)
+        expire = errand(mixture.state, mixture.instance_id, POLICY, 0.0)
         assert expire is not None
         assert expire.at == planned + 2 + 3.0
         mixture.now = expire.at
         assert mixture.do(expire.command)
-        assert errand(mixture.state, mixture.instance_id, POLICY) is None
+        assert errand(mixture.state, mixture.instance_id, POLICY, 0.0) is None
+
+    def test_a_new_controller_gives_reports_that_nobody_took_the_time_to_come(self) -> None:
+        mixture = Mixture()
+        mixture.all_ready()
+        mixture.window()
+        mixture.rebalance()
+        begun = mixture.now + 1000.0
+        expire = errand(mixture.state, mixture.instance_id, POLICY, begun)
+        assert expire is not None
+        assert expire.at == begun + 5.0
