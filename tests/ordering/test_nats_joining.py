@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -136,11 +137,12 @@ def test_the_whole_stream_is_taken_where_nobody_has_a_base(
 def test_a_node_without_the_past_leads_only_where_no_other_does(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "HESITANT_S", 4.0)
+    monkeypatch.setattr(lease, "HESITANT_S", 5.0)
     given(tmp_path / "a", DECISIONS)
     whole, lacking = leading(start("a"), "first"), start("b", fills=False)
     lacking.decide("second")
     whole.stop()
+    time.sleep(1.5)  # others would have taken the lease
     whole = start("a")
     lacking.decide("third")
     assert decided_by(lacking, "third") == "a"
