@@ -47,6 +47,7 @@ def seats(state: ClusterState, model: Model, settings: PlacementSettings, contex
             None if device.kind in _OWN_MEMORY else _node_free(node, reserved),
             tuple(engine.strategies),
             engine.speed,
+            node.host or node.node_id,
         )
         for node in state.nodes.values()
         if node.up

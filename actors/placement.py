@@ -2,7 +2,8 @@
 
 Every device of every node that is up is a candidate; each gets its numbers and a verdict, and all of them
 go into the decision. The work is one pass over the devices and one sort: O(n log n). `actors.candidates` has
-the numbers, `actors.sharding` the groups of several devices, `actors.expert_placement` what experts add.
+the numbers, `actors.sharding` the groups of several devices, `actors.weighing` whether more nodes are faster,
+`actors.expert_placement` what experts add.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from actors import expert_placement
 from actors.candidates import DTYPE_BYTES, gib, kv_bytes_per_token, seats, weights_in_memory
 from actors.refusal import Rejected
 from actors.sharding import Former, Group, Need, Seat, Shard, form_group, pipeline_group, tensor_group
+from actors.weighing import Question, weighed
 from events.ids import drawn
 from events.values import Candidate, Cause, Dtype, ModelCard, Placement, PlacementSettings, Rank
-from projections.state import ClusterState, Instance, Model
+from projections.state import ClusterState, Instance, Link, Model
 
 DEFAULT_CONTEXT = 8192
 """Tokens per sequence where the user names none and the model could do more."""
@@ -95,8 +97,9 @@ def place(
 ) -> Choice:
     """Choose the device or devices for ``model``. Runner ids are drawn from ``seed``.
 
-    One device where one is enough and no more are asked for, else the group that `actors.sharding` forms.
-    With ``degrade`` fewer ranks than asked for will do, and the placement's note says so.
+    One device where one is enough and no more are asked for, else the group that `actors.sharding` forms; or
+    one that `actors.weighing` predicts to be clearly faster, and the placement's note says so. With
+    ``degrade`` fewer ranks than asked for will do, and the note says so as well.
 
     Raises `DoesNotFit` (a `Rejected`) with every candidate where nothing can carry it.
     """
@@ -109,8 +112,9 @@ def place(
         asked = settings if ranks == wanted else expert_placement.with_fewer(settings, model.card, ranks)
         group = _group(state, model.card, asked, context, found, ranks, prefer)
         if isinstance(group, Group):
+            group, faster = _faster(state, model.card, settings, context, found, group)
             less = f"{wanted} ranks were asked for: {refusal}" if ranks != wanted else ""
-            notes = [less, *expert_placement.notes(settings, asked, model.card, group)]
+            notes = [less, *expert_placement.notes(settings, asked, model.card, group), faster]
             note = "; ".join(note for note in notes if note)
             return _choice(asked, group, found, context, seed, attempt, note)
         refusal = refusal or group
@@ -145,6 +149,33 @@ def _group(
     return form_group(former, usable, partial(_latency, state), ranks, one_kind=strategy == "expert")
 
 
+def _faster(
+    state: ClusterState,
+    card: ModelCard,
+    settings: PlacementSettings,
+    context: int,
+    found: list[Seat],
+    fewest: Group,
+) -> tuple[Group, str]:
+    """The group with the fewest nodes, or one that is clearly faster, with the predictions.
+
+    What the user has asked for stands: so many ranks, a node, a device.
+    """
+    asked = settings.ranks or settings.node_id or settings.device_id
+    if asked or settings.shard_strategy == "expert":
+        return fewest, ""
+    question = Question(
+        card,
+        settings.shard_strategy,
+        partial(_need, card, context * settings.batch),
+        partial(_latency, state),
+        partial(_link, state),
+    )
+    usable = [seat for seat in found if not _barred(seat.candidate)]
+    fitting = [seat for seat in usable if seat.candidate.verdict == "fits"]
+    return weighed(fewest, fitting, usable, question)
+
+
 def _fastest(seat: Seat, fitting: Sequence[Seat]) -> Seat:
     """The seat of the fastest engine on the device of ``seat``; those that measured nothing come last."""
     return max((other for other in fitting if other.key[:2] == seat.key[:2]), key=lambda other: other.speed)
@@ -172,8 +203,12 @@ def _barred(candidate: Candidate) -> bool:
 def _latency(state: ClusterState, a: str, b: str) -> float | None:
     if a == b:
         return 0.0
-    link = state.links.get((a, b)) or state.links.get((b, a))
+    link = _link(state, a, b)
     return link.latency_s if link else None
+
+
+def _link(state: ClusterState, a: str, b: str) -> Link | None:
+    return state.links.get((a, b)) or state.links.get((b, a))
 
 
 def _choice(

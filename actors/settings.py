@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     threads: int = 0
     cpu_devices: int = 1
     engines: str = ""
+    measure_speed: bool = False
     start_timeout_s: float = 400.0
     connect_timeout_s: float = 60.0
     load_timeout_s: float = 300.0

@@ -34,7 +34,8 @@ class Seat(NamedTuple):
 
     ``node_free`` bytes are free for all devices of its node that share the node's memory, None where this one
     has memory of its own.
-    ``strategies`` are the ways in which its engine can share a model, ``speed`` is what it measured.
+    ``strategies`` are the ways in which its engine can share a model, ``speed`` is what it measured. Nodes of
+    one ``host`` are one machine.
     """
 
     candidate: Candidate
@@ -42,6 +43,7 @@ class Seat(NamedTuple):
     node_free: int | None
     strategies: tuple[ShardStrategy, ...]
     speed: float = 0.0
+    host: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -129,14 +131,14 @@ def form_group(
         key = seat.candidate.engine, seat.candidate.dtype, seat.kind if one_kind else ""
         alike.setdefault(key, []).append(seat)
     for key in sorted(alike):
-        found = former(key[1])(_shared(alike[key]), latency, ranks)
+        found = former(key[1])(shared(alike[key]), latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
     if groups:
         return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))
     return "; ".join(dict.fromkeys(refusals))
 
 
-def _shared(seats: Sequence[Seat]) -> list[Seat]:
+def shared(seats: Sequence[Seat]) -> list[Seat]:
     """The seats with what is free for each if all devices of its node take a rank: most share its memory."""
     claims: Counter[str] = Counter()
     for seat in seats:
@@ -171,7 +173,25 @@ def pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: i
             f"those with room ({len(able)} of {len(seats)}) hold {total} in all, "
             f"at {size(need.layer)} a layer"
         )
-    counts = _apportion(layers, [room[seat.key] for seat in chosen])
+    return _pipeline(need, chosen, room)
+
+
+def pipeline_groups(
+    need: Need, seats: Sequence[Seat], latency: Latency, value: Callable[[Seat], float]
+) -> list[Group]:
+    """All pipelines that grow from nodes and devices that are best by ``value``."""
+    room = {seat.key: _layers_that_fit(need, seat) for seat in seats}
+    able = [seat for seat in seats if room[seat.key] > 0]
+    layers = need.card.n_layers
+
+    def enough(chosen: Sequence[Seat]) -> bool:
+        return sum(room[seat.key] for seat in chosen) >= layers and len(chosen) > 1
+
+    return [_pipeline(need, chosen, room) for chosen in grown(able, value, latency, enough, limit=layers)]
+
+
+def _pipeline(need: Need, chosen: Sequence[Seat], room: dict[tuple[str, str, str], int]) -> Group:
+    counts = _apportion(need.card.n_layers, [room[seat.key] for seat in chosen])
     shards: list[Shard] = []
     start = 0
     for seat, count in zip(chosen, counts, strict=True):
@@ -221,13 +241,26 @@ def _layers_that_fit(need: Need, seat: Seat) -> int:
 
 def _grow(
     seats: Sequence[Seat],
-    value: Callable[[Seat], int],
+    value: Callable[[Seat], float],
     latency: Latency,
     enough: Callable[[Sequence[Seat]], bool],
     *,
     limit: int,
 ) -> list[Seat] | None:
-    """Grow a group from each of the best nodes; the best of those that are enough, in its ring's order."""
+    """The best of the groups that have `grown`, in its ring's order."""
+    found = grown(seats, value, latency, enough, limit=limit)
+    return min(found, key=lambda group: _cost(group, latency), default=None)
+
+
+def grown(
+    seats: Sequence[Seat],
+    value: Callable[[Seat], float],
+    latency: Latency,
+    enough: Callable[[Sequence[Seat]], bool],
+    *,
+    limit: int,
+) -> list[list[Seat]]:
+    """Grow a group from each of the best nodes: those that are enough, each in its ring's order."""
     nodes = _by_node(seats, value)
     order = sorted(nodes, key=lambda node: _node_rank(nodes[node], value, node))
     found: list[list[Seat]] = []
@@ -237,7 +270,7 @@ def _grow(
             group = _grow_along([start, *way], nodes, latency, enough, limit)
             if group is not None:
                 found.append(group)
-    return min(found, key=lambda group: _cost(group, latency), default=None)
+    return found
 
 
 def _distance(latency: Latency, one: str, other: str) -> float:
@@ -275,15 +308,15 @@ def _grow_along(
     return None
 
 
-def _by_node(seats: Sequence[Seat], value: Callable[[Seat], int]) -> dict[str, list[Seat]]:
-    """Each node's devices, those with the most room first."""
+def _by_node(seats: Sequence[Seat], value: Callable[[Seat], float]) -> dict[str, list[Seat]]:
+    """Each node's devices, those with the most room (or of the highest value) first."""
     nodes: dict[str, list[Seat]] = {}
     for seat in sorted(seats, key=lambda s: (-value(s), s.candidate.device_id)):
         nodes.setdefault(seat.candidate.node_id, []).append(seat)
     return nodes
 
 
-def _node_rank(seats: list[Seat], value: Callable[[Seat], int], node: str) -> tuple[object, ...]:
+def _node_rank(seats: list[Seat], value: Callable[[Seat], float], node: str) -> tuple[object, ...]:
     """Files at hand, then an accelerator, then the most room."""
     best = seats[0]
     return (

@@ -78,7 +78,8 @@ class Telemetry(Actor):
 
     def _test_engines(self) -> None:
         engines = [ENGINES[name] for name in self._settings.engine_names]
-        measure = sum(engine.installed() for engine in engines) > 1  # else there is nothing to choose
+        several = sum(engine.installed() for engine in engines) > 1  # else there is nothing to choose
+        measure = several or self._settings.measure_speed
         tests = [engine.self_test(measure=measure) for engine in engines]
         for tested in tests:
             logger.info("engine %s: %s", tested.report.engine, tested.report.detail)

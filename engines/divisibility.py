@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from events.values import ModelCard
 
+TENSOR_TYPES = frozenset({"llama", "mistral", "ministral3", "qwen2", "qwen3"})
+"""Dense models that mlx-lm can split; whoever chooses tensor ranks unasked keeps to these."""
+
 
 def tensor_refusal(card: ModelCard, world: int) -> str | None:
     """Why ``world`` ranks can't share every layer of the model; None where they can.

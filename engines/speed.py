@@ -23,6 +23,8 @@ _LAYER = {
     "up": (FFN, HIDDEN),
     "down": (HIDDEN, FFN),
 }
+LAYER_PARAMS = sum(rows * width for rows, width in _LAYER.values())
+"""Weights of a layer of the work."""
 
 
 class Kit(Protocol):

@@ -128,7 +128,7 @@ class PlacementSettings(Value, frozen=True):
     node_id: str = ""
     device_id: str = ""
     ranks: int = 0
-    """Devices to spread over; 0 takes the fewest that can hold the model."""
+    """Devices to spread over; 0 takes the fewest that can hold the model, or more that are clearly faster."""
     expert_dispatch: ExpertDispatch = "shared"
     expert_format: ExpertFormat = "plain"
     eplb: EplbSettings | None = None
@@ -158,7 +158,8 @@ class Placement(Value, frozen=True):
     batch: int
     ranks: list[Rank]
     note: str = ""
-    """What is less than was asked for, such as fewer ranks because nodes are gone; empty where nothing is."""
+    """What is less than was asked for, such as fewer ranks because nodes are gone, and where more nodes might
+    have been faster the predictions that decided; empty where there is neither."""
     expert_dispatch: ExpertDispatch = "shared"
     expert_format: ExpertFormat = "plain"
     eplb: EplbSettings | None = None

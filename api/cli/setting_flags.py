@@ -28,6 +28,7 @@ SETTING_HELP: dict[str, str] = {
     "threads": "CPU threads of each runner; 0 takes one for each CPU",
     "cpu_devices": "devices to divide the CPU into; each takes a rank of a model that is split",
     "engines": "engines that may be used, separated by ','; all that pass their self-test where empty",
+    "measure_speed": "measure a single engine too, so that placement can tell whether more nodes are faster",
     "start_timeout_s": "seconds that a runner process may take to come up",
     "connect_timeout_s": "seconds that the ranks of a group may take to meet",
     "load_timeout_s": "seconds without progress while a model loads, before the runner is given up",

@@ -22,6 +22,7 @@ OTHER: dict[str, object] = {
     "threads": 3,
     "cpu_devices": 2,
     "engines": "torch",
+    "measure_speed": True,
     "start_timeout_s": 1.5,
     "load_timeout_s": 2.5,
     "load_timeout_s_per_gb": 0.5,

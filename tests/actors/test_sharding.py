@@ -27,7 +27,13 @@ CARDS = (SMALL, QUANTIZED, WIDE)
 DEVICES = ("cpu:0", "cpu:1", "metal:0")
 
 
-def node(node_id: str, devices: dict[str, int], available: int = 64 * GIB, dtype: str = "float32") -> Node:
+def node(
+    node_id: str,
+    devices: dict[str, int],
+    available: int = 64 * GIB,
+    dtype: str = "float32",
+    speed: float = 0.0,
+) -> Node:
     return Node(
         node_id=node_id,
         incarnation="run-1",
@@ -38,7 +44,7 @@ def node(node_id: str, devices: dict[str, int], available: int = 64 * GIB, dtype
         api_url="",
         host=node_id,
         devices=[device(device_id, memory) for device_id, memory in devices.items()],
-        engines=[engine([*devices], dtype=dtype)],
+        engines=[engine([*devices], dtype=dtype, speed=speed)],
         memory_total=64 * GIB,
         memory_available=available,
         disk_free=GIB,
@@ -86,7 +92,7 @@ def nodes_of(choice: Choice) -> list[str]:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Node], dict[tuple[str, str], float]]:
-    """Up to six nodes of some devices, two dtypes, and some of the ways between them."""
+    """Up to six nodes of some devices, two dtypes, several speeds, and some of the ways between them."""
     memory = st.integers(0, 3 * GIB)
     nodes = [
         node(
@@ -94,6 +100,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], dict[tuple[str, str], float]]
             draw(st.dictionaries(st.sampled_from(DEVICES), memory, min_size=1)),
             available=draw(memory),
             dtype=draw(st.sampled_from(["float32", "float32", "float32", "bfloat16"])),
+            speed=draw(st.sampled_from([0.0, 0.5, 2.0, 100.0])),
         )
         for n in range(draw(st.integers(1, 6)))
     ]
