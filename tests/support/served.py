@@ -62,6 +62,10 @@ class ServedNode:
     def log(self) -> Path:
         return self.home / "log.db"
 
+    def set(self, **settings: object) -> None:
+        """Settings in place of others, from the next start on."""
+        self._settings |= {f"CUEBOOK_{name.upper()}": str(value) for name, value in settings.items()}
+
     def start(self, *, wait: bool = True) -> ServedNode:
         self.home.mkdir(parents=True, exist_ok=True)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("CUEBOOK_")}
