@@ -18,6 +18,7 @@ from actors.refusal import Rejected
 from actors.system import ActorIncident
 from actors.worker import Worker
 from events import catalogue as ev
+from events import commands as cmd
 from events import status as st
 from events.record import Committed
 from projections.invariants import violations
@@ -169,6 +170,14 @@ class Checks(logging.Handler):
         broken = violations(state)
         if broken:
             self.breaks(f"after decision {row.index}: {'; '.join(broken)}")
+
+    def adopted(self, copy: Copy) -> list[list[str]]:
+        """The runners of each instance that went on with those that it had."""
+        return [
+            [rank.runner_id for rank in row.committed.command.placement.ranks]
+            for row in copy.rows
+            if isinstance(row.committed.command, cmd.ReportAdoptable) and row.committed.events
+        ]
 
     # The end
 

@@ -118,8 +118,7 @@ class Clients:
         draw = random.random()
         ready = [i for i in state.instances.values() if i.status == "ready"]
         if len(state.instances) < 1 + draw * MAX_INSTANCES / 2 or (draw < 0.1 and not ready):
-            settings = PlacementSettings(context=512, batch=1, ranks=random.choice((0, 0, 0, 2)))
-            return cmd.PlaceInstance(command_id=command_id, model_id=SMALL.model_id, settings=settings)
+            return cmd.PlaceInstance(command_id=command_id, model_id=SMALL.model_id, settings=self._wish())
         if draw < 0.05 and len(state.instances) > 1:
             return cmd.DeleteInstance(command_id=command_id, instance_id=random.choice([*state.instances]))
         if draw < 0.1:
@@ -129,6 +128,12 @@ class Clients:
             task_ids = [random.choice([*state.tasks])]
             return cmd.CancelTasks(command_id=command_id, task_ids=task_ids, reason="the client has gone")
         return None
+
+    def _wish(self) -> PlacementSettings:
+        """Often a group; sometimes on what only some machines have, so that no others can take over."""
+        random = self._world.random
+        only = random.choice(("", "", "cpu:1"))
+        return PlacementSettings(context=512, batch=1, ranks=random.choice((0, 0, 2, 2)), device_id=only)
 
     # Answers
 

@@ -45,6 +45,7 @@ class Machine:
         self.node_id = node_id
         self.disk = Disk(root / node_id)
         self.shelf = Shelf(has_model=world.random.random() < 0.7)
+        self.cpus = world.random.choice((1, 1, 2))
         self.copy = checks.copy_of(node_id)
         self.node: SimulatedNode | None = None
         self._skew = world.between(-0.5, 0.5)
@@ -173,7 +174,7 @@ class SimulatedNode(Node):
         return SimulatedDownloader(self.node_id, self.settings, reporter, self.machine.shelf)
 
     def _telemetry(self, reporter: Reporter) -> Actor:
-        return SimulatedTelemetry(self._identity(), self.settings, reporter)
+        return SimulatedTelemetry(self._identity(), self.settings, reporter, self.machine.cpus)
 
     def _api(self, gateway: Gateway) -> Actor:
         return SimulatedApi(gateway, SimulatedLoop(self.process))

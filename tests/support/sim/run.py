@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     rejected: int
     epochs: int
     bases: int
+    adopted: int
     sent: int
     answered: int
     last_hash: str
@@ -169,6 +170,7 @@ def _play(world: World, network: Network, machines: list[Machine], checks: Check
         rejected=checks.rejected,
         epochs=checks.epochs,
         bases=checks.bases,
+        adopted=len(checks.adopted(machines[0].copy)),
         sent=clients.sent,
         answered=clients.answered,
         last_hash=machines[0].copy.rows[-1].hash,

@@ -249,11 +249,15 @@ class _Read(NamedTuple):
 
 
 class SimulatedTelemetry(Actor):
-    """Stands for `actors.telemetry.Telemetry`: a machine with one CPU and 16 GiB."""
+    """Stands for `actors.telemetry.Telemetry`: a machine with one CPU or two and 16 GiB."""
 
-    def __init__(self, identity: Identity, settings: Settings, reporter: Reporter) -> None:
+    def __init__(self, identity: Identity, settings: Settings, reporter: Reporter, cpus: int) -> None:
         super().__init__()
         self._identity = identity
+        self._devices = [
+            Device(device_id=f"cpu:{number}", kind="cpu", name="Some CPU", memory_bytes=16 * GIB // cpus)
+            for number in range(cpus)
+        ]
         self._settings = settings
         self._reporter = reporter
         self._tested = False
@@ -275,9 +279,13 @@ class SimulatedTelemetry(Actor):
 
     def _report_start(self) -> None:
         me = self._identity
-        device = Device(device_id="cpu:0", kind="cpu", name="Some CPU", memory_bytes=16 * GIB)
         engine = EngineReport(
-            engine="mlx", version="0.32.0", ok=True, detail="", device_ids=["cpu:0"], dtype="float32"
+            engine="mlx",
+            version="0.32.0",
+            ok=True,
+            detail="",
+            device_ids=[device.device_id for device in self._devices],
+            dtype="float32",
         )
         self._reporter.send(
             cmd.ReportNodeStarted(
@@ -290,7 +298,7 @@ class SimulatedTelemetry(Actor):
                 platform="Linux x86_64",
                 api_url=me.api_url,
                 host=me.host,
-                devices=[device],
+                devices=self._devices,
                 engines=[engine],
                 memory_total=16 * GIB,
                 memory_available=14 * GIB,
