@@ -44,15 +44,20 @@ def stage(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     for model_type in TYPES:
         upcycle(smollm2, models / model_type, model_type=model_type, experts=EXPERTS)
     (models / "dense").symlink_to(smollm2)
-    settings = {"engines": "torch", "cpu_devices": 3, "threads": 1, "models_read_only_dirs": models}
-    with ServedNode(root / "home", decode_timeout_s=60, **settings) as node:
+    with ServedNode(
+        root / "home", engines="torch", cpu_devices=3, threads=1, models_read_only_dirs=models
+    ) as node:
         yield Stage(node, placed(node, "dense", 1)[0])
     shutil.rmtree(models)  # gigabytes
 
 
 def placed(node: ServedNode, model_id: str, ranks: int, **settings: object) -> tuple[Texts, dict[str, Any]]:
-    """What the model says on so many ranks, and its placement. It is removed then."""
-    instance_id = node.place(model_id, ranks=ranks, context=256, batch=2, **settings)
+    """What the model says on so many ranks, and its placement. It is removed then.
+
+    In float32: in bfloat16 the order in which ranks sum up may turn a token that was nearly another.
+    """
+    settings = {"context": 256, "batch": 2, "dtype": "float32", **settings}
+    instance_id = node.place(model_id, ranks=ranks, **settings)
     node.ready(instance_id, 300)
     placement: dict[str, Any] = node.get(f"/instance/{instance_id}")["placement"]
     said = texts(node, instance_id)
