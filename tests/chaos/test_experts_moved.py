@@ -11,18 +11,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from support.moving_experts import at_rest, check_log, committed, experts, pids
 from support.served import ServedNode, eventually
 from support.tiny import tiny_model_dir
 from support.upcycled import upcycle
 
-from actors.decider import VERSION, decide
-from actors.refusal import Rejected
-from events.expert_events import ExpertsPlaced, LayerCommitted
-from events.reader import LogReader
-from projections.invariants import violations
-from projections.snapshot import load_state
 from projections.state import Experts
-from projections.verify import verify
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -54,11 +48,6 @@ def answer(node: ServedNode) -> str:
     return text
 
 
-def experts(node: ServedNode, instance_id: str) -> Experts:
-    with LogReader.open(node.log) as reader:
-        return load_state(reader).experts[instance_id]
-
-
 def answers_until_sealed(node: ServedNode) -> set[str]:
     """Answers, all alike if nothing went wrong, until experts have moved."""
     texts = {answer(node)}
@@ -70,29 +59,6 @@ def answers_until_sealed(node: ServedNode) -> set[str]:
     eventually(sealed, 90, node.output)
     texts.add(answer(node))
     return texts
-
-
-def committed(node: ServedNode, instance_id: str) -> list[list[int]]:
-    """The maps, from the events alone."""
-    maps: list[list[int]] = []
-    with LogReader.open(node.log) as reader:
-        for recorded in reader.events(subject=instance_id):
-            match recorded.event:
-                case ExpertsPlaced() as event:
-                    maps = [list(layer) for layer in event.maps]
-                case LayerCommitted() as event:
-                    maps[event.layer] = event.map
-                case _:
-                    pass
-    return maps
-
-
-def check_log(node: ServedNode) -> None:
-    """Every decision comes out the same again, and the state keeps its invariants."""
-    with LogReader.open(node.log) as reader:
-        report = verify(reader, decide, refusal=Rejected, decider_version=VERSION)
-        assert report.ok, report.render()
-        assert violations(load_state(reader)) == []
 
 
 def test_answers_stay_the_same_while_experts_move_and_what_was_learned_survives_kill_9(
@@ -117,19 +83,13 @@ def test_answers_stay_the_same_while_experts_move_and_what_was_learned_survives_
 def test_a_rank_that_is_killed_comes_back_with_what_was_learned(node: ServedNode, rank: int) -> None:
     instance_id = place(node)
     texts = answers_until_sealed(node)
-    eventually(lambda: at_rest(experts(node, instance_id)), 30, node.output)
-    learned = experts(node, instance_id)
-    os.kill(_pids(node)[rank], signal.SIGKILL)
+    learned = at_rest(node, instance_id)
+    os.kill(pids(node, instance_id)[rank], signal.SIGKILL)
     loaded = ready_again(node, instance_id)
     assert (loaded.epoch, loaded.maps) == (learned.epoch, learned.maps)
     assert {answer(node)} == texts
     node.stop()
     check_log(node)
-
-
-def at_rest(known: Experts) -> bool:
-    """Nothing moves, and nothing is about to."""
-    return known.migration is None and known.load is None
 
 
 def ready_again(node: ServedNode, instance_id: str) -> Experts:
@@ -138,10 +98,3 @@ def ready_again(node: ServedNode, instance_id: str) -> Experts:
     node.ready(instance_id, 120)
     assert len(node.events("ExpertsPlaced")) == 1, "nothing is dealt out anew"
     return experts(node, instance_id)
-
-
-def _pids(node: ServedNode) -> list[int]:
-    with LogReader.open(node.log) as reader:
-        state = load_state(reader)
-    (instance,) = state.instances.values()
-    return [runner.pid for runner in state.instance_runners(instance)]
