@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from support.sim.mutants import MUTANTS, Mutant
-from support.sim.run import Outcome, simulate
+from support.sim.run import Bias, Outcome, simulate
 
 from events import ids
 
@@ -42,18 +42,21 @@ def _is_found(mutant: Mutant, seed: int) -> bool:
     """A bug may also show as an error of what is told of it."""
     try:
         with mutant.planted():
-            simulate(seed, crashes_only=mutant.crashes_only)
+            simulate(seed, mutant.bias)
     except Exception:
         return True
     return False
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.soak) if m.seeds > 100 else name for name, m in MUTANTS.items()],
-)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
     assert any(_is_found(MUTANTS[name], seed) for seed in range(MUTANTS[name].seeds))
+
+
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.bias != Bias()])
+def test_what_makes_a_bug_likely_breaks_nothing_without_it(name: str) -> None:
+    for seed in range(200, 205):
+        simulate(seed, MUTANTS[name].bias)
 
 
 def test_a_seed_makes_the_same_run_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from support.sim.copies import Copy, Row
@@ -63,6 +63,8 @@ class Checks(logging.Handler):
         self._on_two: set[str] = set()
         self._folded: set[str] = set()
         self._worked_in: dict[str, int] = {}
+        self.on_role: Callable[[str], object] = lambda node_id: None
+        """Called where a node works in an epoch from now on."""
 
     def breaks(self, what: str) -> None:
         """The run ends with this; the first counts."""
@@ -115,6 +117,7 @@ class Checks(logging.Handler):
             self.breaks(f"{node_id} works in {epoch} after {self._worked_in[node_id]}")
         elif epoch is not None:
             self._worked_in[node_id] = epoch.n
+            self.on_role(node_id)
 
     def past(self, index: int, own_hash: str) -> list[Row]:
         """The log up to a decision that another node offers to begin after."""

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import permutations
 
+from support.sim.checks import Checks
 from support.sim.network import Network
 from support.sim.node import Machine
 from support.sim.world import World
 
 
 class Faults:
-    """Kills, power cuts, stops, partitions, one-way cuts, resets; until `stop`, after which all is well."""
+    """Kills, power cuts, stops, partitions, one-way cuts, resets; until `stop`, after which all is well.
+
+    ``ambush`` is the share of nodes that die as soon as they have a master or are one: at that moment much is
+    on its way to the disk.
+    """
 
     def __init__(
-        self, world: World, network: Network, machines: list[Machine], *, crashes_only: bool
+        self, world: World, network: Network, machines: list[Machine], checks: Checks, ambush: float
     ) -> None:
         self._world = world
         self._network = network
         self._machines = machines
-        self._crashes_only = crashes_only
+        self._crashes_only = checks.crashes_only
+        self._ambush = 0.0 if checks.crashes_only else ambush
         self._stopped = False
         self._to_reach = 0
+        checks.on_role = self._took_role
         self._next()
 
     def stop(self) -> None:
@@ -62,10 +70,17 @@ class Faults:
         self._to_reach = self._to_reach or max(lengths)
         return min(lengths) >= self._to_reach > 0
 
+    def _took_role(self, node_id: str) -> None:
+        if not self._stopped and self._world.random.random() < self._ambush:
+            machine = next(machine for machine in self._machines if machine.node_id == node_id)
+            self._world.turn(partial(self._end, machine))
+
     def _crash(self) -> None:
         """The master more often than the others: of its end there is more to lose."""
         masters = [machine for machine in self._machines if _leads(machine)]
-        machine = self._world.random.choice(masters * 2 + self._machines)
+        self._end(self._world.random.choice(masters * 2 + self._machines))
+
+    def _end(self, machine: Machine) -> None:
         if machine.node is not None:
             draw = self._world.random.random()
             if draw < 0.15:

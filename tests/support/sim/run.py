@@ -61,13 +61,25 @@ class Outcome(NamedTuple):
     last_hash: str
 
 
-def simulate(seed: int, *, crashes_only: bool | None = None) -> Outcome:
+class Bias(NamedTuple):
+    """What a seed would draw, given instead; see `Checks`, `Weather`, `World` and `Faults`."""
+
+    crashes_only: bool | None = None
+    weather: Weather | None = None
+    sloth: float | None = None
+    ambush: float | None = None
+
+
+def simulate(seed: int, bias: Bias = Bias()) -> Outcome:  # noqa: B008 - it is immutable
     """Run a cluster of two to five nodes. Raises `support.sim.checks.Broken` where an invariant breaks."""
     world = World(seed)
-    crashes_only = world.random.random() < 0.3 if crashes_only is None else crashes_only
+    drawn = world.random.random() < 0.3
+    crashes_only = drawn if bias.crashes_only is None else bias.crashes_only
     weather = world.random.choice((CALM, SLOW, SLOW) if crashes_only else (CALM, ROUGH, AWFUL))
-    world.sloth = world.random.choice((0.0, 0.0, 0.01, 0.1))
-    network, checks, groups = Network(world, weather), Checks(world, crashes_only=crashes_only), Groups()
+    sloth, ambush = world.random.choice((0.0, 0.0, 0.01, 0.1)), world.random.choice((0.0, 0.0, 0.0, 0.2))
+    world.sloth = sloth if bias.sloth is None else bias.sloth
+    network = Network(world, bias.weather or weather)
+    checks, groups = Checks(world, crashes_only=crashes_only), Groups()
     names = [f"n{k}" for k in range(world.random.choice((2, 3, 3, 4, 5)))]
     root = Path(tempfile.mkdtemp(prefix="cuebook-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
@@ -76,7 +88,8 @@ def simulate(seed: int, *, crashes_only: bool | None = None) -> Outcome:
             for machine in machines:
                 late = world.between(0.0, 1.0) if world.random.random() < 0.8 else world.between(5.0, 20.0)
                 world.after(late, machine.start)
-            outcome = _play(world, network, machines, checks)
+            faults = Faults(world, network, machines, checks, ambush if bias.ambush is None else bias.ambush)
+            outcome = _play(world, faults, machines, checks)
             for machine in machines:
                 machine.end(power=False)
             return outcome
@@ -149,9 +162,8 @@ class _Chance:
         return f"{self._random.getrandbits(8 * n):0{2 * n}x}"
 
 
-def _play(world: World, network: Network, machines: list[Machine], checks: Checks) -> Outcome:
+def _play(world: World, faults: Faults, machines: list[Machine], checks: Checks) -> Outcome:
     clients = Clients(world, machines, checks, every=world.random.choice((0.3, 0.5, 1.5)))
-    faults = Faults(world, network, machines, crashes_only=checks.crashes_only)
     world.run(FAULTS_S)
     faults.stop()
     clients.close()
