@@ -8,9 +8,10 @@ ideal; then, by turns until neither finds anything:
    has to be received, until the rank is near the ideal.
 
 How near is a matter of drift, not of arithmetic: the more slots a rank has, the less their sum moves until
-the next window; a fit tighter than that is undone before it pays. For the same reason loads are taken as a
-little more even than they were: what is extreme now will be less so. The constants below were fitted to the
-drifting loads of tests/benchmarks/bench_eplb_policies.py.
+the next window; a fit tighter than that is undone before it pays. So is one in a layer that has come far from
+its ideal since it was last fitted: it drifts fast, and is fitted more coarsely. For the same reason loads are
+taken as a little more even than they were: what is extreme now will be less so. The constants below were
+fitted to the drifting loads of tests/benchmarks/bench_eplb_policies.py.
 
 All layers are searched at once: every step is one round of array operations over those still in work.
 """
@@ -23,20 +24,25 @@ from actors.eplb import metrics
 from actors.eplb.problem import Budget, Counts, Flags, Loads, Placement, Topology, indices
 from actors.eplb.slots import keep_slots, part_replicas
 
-VERSION = 1
+VERSION = 2
 
-TOLERANCE = 0.16
+TOLERANCE = 0.08
 DAMPING = 0.7
 """The hottest rank of S slots may stay TOLERANCE / S ** DAMPING above the ideal."""
-TRIGGER = 2.0
+TRIGGER = 4.5
 """Tolerances above the ideal at which a layer is touched at all. Noise between windows stays below it."""
-LEAST_GAIN = 0.5
-"""Part of the tolerance, in mean rank loads, that a swap must gain."""
-HYSTERESIS = 0.15
-"""How much hotter a replica must be than a spare one would become, before it gets that one's slot."""
+DRIFT = 0.15
+"""Part of a layer's distance from the ideal that it may keep, where that is between tolerance and trigger."""
+LEAST_GAIN = 1.2
+"""Tolerances, in mean rank loads, that a swap must gain."""
+HYSTERESIS = 0.02
+MOST_HYSTERESIS = 0.12
+"""How much hotter a replica must be than a spare one would become, before it gets that one's slot: HYSTERESIS
+for each slot of a rank. With few slots a replica is most of its rank's load, and swaps can't make up for it.
+"""
 UNITS = 1024
 """Parts that a row is counted in. Sums of whole numbers are exact, in whatever order they are taken."""
-CELLS = 300
+CELLS = 1000
 COOLEST = 4
 """Swaps are tried with the coolest ranks: as many as have CELLS pairs of slots, and at least so many."""
 OWN_COST = 0.3
@@ -57,7 +63,7 @@ def rearrange(placement: Placement, loads: Loads, topology: Topology, budget: Bu
     if not len(touched):
         return placement
     search = _Search(placement[touched], expected[touched], ranks, budget.max_experts)
-    target = ideal[touched] * (1 + tolerance)
+    target = ideal[touched] * (1 + _kept(hottest[touched] / ideal[touched] - 1, tolerance))
     search.replicate()
     search.swap(target, LEAST_GAIN * tolerance)
     while search.replicate():
@@ -65,6 +71,14 @@ def rearrange(placement: Placement, loads: Loads, topology: Topology, budget: Bu
     changed = placement.copy()
     changed[touched] = keep_slots(placement[touched], search.slots, ranks)
     return changed
+
+
+def _kept(excess: Loads, tolerance: float) -> Loads:
+    """What of ``excess`` above the ideal, a part of it, each layer may keep, ``[A]``.
+
+    Never more than what has a layer touched: a layer that was just fitted is left alone under the same load.
+    """
+    return np.clip(DRIFT * excess, tolerance, TRIGGER * tolerance)
 
 
 def _expected(loads: Loads) -> Loads:
@@ -84,6 +98,7 @@ class _Search:
         self._loads = loads
         self._ranks = ranks
         self._size = placement.shape[1] // ranks
+        self._hysteresis = min(HYSTERESIS * self._size, MOST_HYSTERESIS)
         self._most = placement.shape[1] if most is None else most
         """Experts that a rank may receive in one layer."""
         self._foreign = ~metrics.held(placement, n_experts, ranks)
@@ -119,7 +134,7 @@ class _Search:
         least = value.min(axis=1)
         load = self._rank_loads(at)[:, self._rank_of]
         slot = np.where(value == least[:, None], load, np.inf).argmin(axis=1)
-        return hot, slot, share[each, hot] > (1 + HYSTERESIS) * least
+        return hot, slot, share[each, hot] > (1 + self._hysteresis) * least
 
     def swap(self, target: Loads, least_gain: float) -> None:
         """Cool the hottest rank of every layer down to ``target`` ``[A]``, as far as swaps can.
