@@ -24,6 +24,12 @@ def test_nearly_all_of_the_gain_for_a_tenth_of_the_bytes(shape: Shape) -> None:
     assert movement.bytes_busiest < 0.2 * greedy.bytes_busiest
 
 
+def test_loads_that_drift_fast_cost_no_more_than_a_tenth_either() -> None:
+    static, greedy, movement = runs(Shape(58, 256, 288, 32), Drift(retention=0.8))
+    assert kept(static, greedy, movement) > 0.95
+    assert movement.bytes_total < 0.105 * greedy.bytes_total
+
+
 def test_two_slots_a_rank_leave_less_to_choose_from() -> None:
     static, greedy, movement = runs(Shape(24, 256, 288, 144), Drift())
     assert kept(static, greedy, movement) > 0.85
