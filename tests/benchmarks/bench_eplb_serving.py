@@ -36,7 +36,7 @@ PROMPT, DRAWN, STREAMS, ROUNDS = 960, 2, 4, 5
 CHUNK = 960
 """Prompt tokens in a pass: so many that an expert's work grows with its load.
 
-With few rows an expert takes as long as its weights take to read, whatever its load, and balance gains nothing.
+With few rows an expert takes as long as its weights take to read, and balance gains nothing.
 """
 
 
