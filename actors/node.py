@@ -11,6 +11,7 @@ node (rest_for_one)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 import threading
@@ -45,14 +46,19 @@ from actors.system import ActorIncident, ActorSystem, log_incident
 from actors.telemetry import Identity, Telemetry
 from actors.worker import Worker
 from events import commands as cmd
-from events.drivers import Driver, driver_named
+from events.drivers import driver_named
+from events.errors import LogError
 from events.feed import CommitFeed
 from events.files import write_durably
 from events.ids import fresh
+from projections.snapshot import save_near_head
 
 FILE_LIMIT = 65_535
 """Open files that a node asks for; the usual 1,024 are too few for many streams and runners."""
 STOP_TIMEOUT_S = 60.0
+READ_AT_START = 100_000
+"""Events that each actor may have to read at its start; with more between the snapshots and the head, the
+node first makes one that is newer."""
 
 logger = logging.getLogger("cuebook.node")
 
@@ -85,7 +91,10 @@ class Node:
         home = self.settings.home_path
         home.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id(home)
-        self._launch(driver_named(self.settings.log_driver))
+        driver = driver_named(self.settings.log_driver)
+        paths = Paths(self.settings.log_path, home / "snapshots", driver)
+        read_past(paths)
+        self._launch(paths)
         self._root.wait_started(on_nats.START_TIMEOUT_S + STOP_TIMEOUT_S)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -116,9 +125,8 @@ class Node:
         """Ask it `actors.projector.CatchUp` to have projections.db as new as the log."""
         return self._projector
 
-    def _launch(self, driver: Driver) -> None:
-        paths = Paths(self.settings.log_path, self.settings.home_path / "snapshots", driver)
-        feed = CommitFeed(paths.log, driver=driver)
+    def _launch(self, paths: Paths) -> None:
+        feed = CommitFeed(paths.log, driver=paths.driver)
         journal = ChildSpec(
             "journal",
             lambda: self._journal(paths, feed),
@@ -265,6 +273,16 @@ class Node:
                 dead_letters=incident.dead_letters,
             )
         )
+
+
+def read_past(paths: Paths, at_most: int = READ_AT_START) -> None:
+    """Have a snapshot from which all actors can start within their time, however long the log has become.
+
+    What may be wrong with the log is said by the journal, which opens it for writing.
+    """
+    if paths.log.exists():
+        with contextlib.suppress(LogError, OSError), paths.reader() as reader:
+            save_near_head(reader, paths.snapshots, at_most)
 
 
 def _host(settings: Settings) -> str:

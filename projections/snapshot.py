@@ -65,6 +65,19 @@ def save(reader: LogReader, directory: Path, upto: int) -> Path:
     return path
 
 
+def save_near_head(reader: LogReader, directory: Path, within: int) -> None:
+    """Have a usable snapshot no more than ``within`` events before the head; what `save` raises.
+
+    After another version's snapshots all who need the state would else read the whole log, each for himself.
+    """
+    end = reader.head()
+    newest = next(_usable(reader, directory, end), None)
+    missing = end - (newest.seq if newest is not None else 0)
+    if missing > within:
+        _logger.warning("Reading %d events of the log that no snapshot has; this may take a while", missing)
+        save(reader, directory, end)
+
+
 def save_base(packed: bytes, base: Base, directory: Path) -> None:
     """Keep the snapshot that another node packed at ``base``, for the log that begins after it.
 

@@ -79,6 +79,17 @@ def test_the_next_best_is_taken(reader: LogReader, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.snapshot")] == ["state-000000000000050.snapshot"]
 
 
+def test_after_an_upgrade_the_past_is_read_once(reader: LogReader, tmp_path: Path) -> None:
+    directory = tmp_path / "snapshots"
+    snapshot.save(reader, directory, reader.head() - 30)
+    snapshot.save_near_head(reader, directory, 30)
+    (old,) = directory.iterdir()
+    old.write_bytes(b"made by another version")
+    snapshot.save_near_head(reader, directory, 30)
+    (fresh,) = directory.iterdir()
+    assert msgspec.msgpack.decode(fresh.read_bytes(), type=Snapshot).seq == reader.head()
+
+
 def test_no_log_is_an_error_and_not_an_empty_state(tmp_path: Path) -> None:
     with pytest.raises(LogMissing):
         load_state(LogReader.open(tmp_path / "none.db"))
