@@ -13,7 +13,7 @@ from support.sim.checks import Checks
 from support.sim.network import Network
 from support.sim.node import Machine, SimulatedNode
 from support.sim.run import CALM, _substituted
-from support.sim.stand_ins import Groups, SimulatedRunner
+from support.sim.runners import Groups, SimulatedRunner
 from support.sim.world import World
 
 from events import commands as cmd

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from support.sim.copies import Copy, Row
-from support.sim.stand_ins import SimulatedRunner
+from support.sim.runners import SimulatedRunner
 from support.sim.world import World
 
 from actors import decider

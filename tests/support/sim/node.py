@@ -9,7 +9,8 @@ from support.sim.disk import Disk
 from support.sim.loop import SimulatedLoop
 from support.sim.network import Network
 from support.sim.process import Process
-from support.sim.stand_ins import Groups, Shelf, SimulatedApi, SimulatedDownloader, SimulatedTelemetry
+from support.sim.runners import Groups
+from support.sim.stand_ins import Shelf, SimulatedApi, SimulatedDownloader, SimulatedTelemetry
 from support.sim.world import World
 
 from actors.actor import Actor

@@ -22,7 +22,7 @@ from support.sim.clients import Clients
 from support.sim.faults import Faults
 from support.sim.network import Network, Weather
 from support.sim.node import Machine, SimulatedNode
-from support.sim.stand_ins import Groups, SimulatedRunner
+from support.sim.runners import Groups, SimulatedRunner
 from support.sim.world import World
 
 from actors import archive, router, worker
