@@ -140,7 +140,8 @@ class SimulatedNode(Node):
 
     def begin(self) -> None:
         """As `Node.start`, without waiting."""
-        self._launch(self.machine.disk.driver)
+        settings = self.settings
+        self._launch(Paths(settings.log_path, settings.home_path / "snapshots", self.machine.disk.driver))
 
     def leave(self) -> None:
         """As `Node.stop`, without waiting."""
