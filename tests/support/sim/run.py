@@ -97,6 +97,14 @@ def simulate(seed: int, bias: Bias = Bias()) -> Outcome:  # noqa: B008 - it is i
         shutil.rmtree(root)
 
 
+def attempt(seed: int) -> Outcome | str:
+    """The outcome, or how the run broke."""
+    try:
+        return simulate(seed)
+    except Exception as broken:
+        return f"seed {seed}: {type(broken).__name__}: {broken}"
+
+
 @contextlib.contextmanager
 def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]:
     """Chance comes from the seed, runners are simulated, and no process is ever killed by its number."""
