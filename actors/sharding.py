@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from engines.divisibility import tensor_refusal
+from engines.pipelines import pipeline_refusal
 from events.values import Candidate, Dtype, ModelCard, ShardStrategy
 from projections.phrases import size
 
@@ -156,6 +157,9 @@ def _within(seat: Seat, node_free: int | None, claimed: int) -> Seat:
 
 def pipeline_group(need: Need, seats: Sequence[Seat], latency: Latency, ranks: int) -> Group | str:
     """Ranks that take some layers each, in proportion to the room that they have."""
+    refusal = pipeline_refusal(need.card)
+    if refusal is not None:
+        return refusal
     room = {seat.key: _layers_that_fit(need, seat) for seat in seats}
     able = [seat for seat in seats if room[seat.key] > 0]
     layers = need.card.n_layers
@@ -180,6 +184,8 @@ def pipeline_groups(
     need: Need, seats: Sequence[Seat], latency: Latency, value: Callable[[Seat], float]
 ) -> list[Group]:
     """All pipelines that grow from nodes and devices that are best by ``value``."""
+    if pipeline_refusal(need.card) is not None:
+        return []
     room = {seat.key: _layers_that_fit(need, seat) for seat in seats}
     able = [seat for seat in seats if room[seat.key] > 0]
     layers = need.card.n_layers

@@ -15,10 +15,8 @@ import mlx.nn as nn
 from engines.contract import LoadError, LoadSpec
 from engines.mlx.group import MlxGroup, mlx_rank
 from engines.mlx.library import after
+from engines.pipelines import PLAIN
 from engines.refusals import refused
-
-_PLAIN = frozenset({"llama", "mistral", "mixtral", "olmo2", "olmoe", "phi3", "qwen2_moe", "qwen3"})
-"""Model types whose forward pass is: embed, every layer with one mask, norm, output."""
 
 
 def shard(model: nn.Module, group: MlxGroup, spec: LoadSpec) -> nn.Module:
@@ -39,7 +37,7 @@ def shard(model: nn.Module, group: MlxGroup, spec: LoadSpec) -> nn.Module:
             inner.embed_tokens = NoEmbedding(inner.embed_tokens)
             drop_output(model)
         return model
-    if spec.card.model_type not in _PLAIN or any(
+    if spec.card.model_type not in PLAIN or any(
         getattr(layer, "use_sliding", False) for layer in inner.layers
     ):
         raise _unsupported(spec)
