@@ -131,13 +131,16 @@ class Checks(logging.Handler):
     # Nothing is lost
 
     def acknowledge(self, node_id: str, answer: Committed) -> None:
-        """A client was told of a decision: its node has it, or had it a moment ago."""
+        """A client was told of a decision: its node has it, or had it a moment ago.
+
+        The history that it lost it to may have another decision on the same command.
+        """
         copy = self.copies[node_id]
-        row = copy.commands.get(answer.command_id) or copy.gone.get(answer.command_id)
-        if row is None or row.index != answer.decision_id:
-            self.breaks(f"{node_id} has acknowledged {answer.command_id}, which its log does not have")
-        else:
-            self._acknowledged[row.hash] = row
+        for row in (copy.commands.get(answer.command_id), copy.gone.get(answer.command_id)):
+            if row is not None and (row.index, row.committed.epoch) == (answer.decision_id, answer.epoch):
+                self._acknowledged[row.hash] = row
+                return
+        self.breaks(f"{node_id} has acknowledged {answer.command_id}, which its log does not have")
 
     def rewound(self, branch: Iterable[Row]) -> None:
         """What all nodes held, or without partitions two, is never taken out of a log."""
