@@ -35,6 +35,10 @@ ARCHIVE_TIMEOUT_S = 30.0
 """Seconds that another node's archive may take; a base costs it the reading of some 20,000 events."""
 LINKS_EVERY_S = 5.0
 """Seconds between two readings of the links; the log keeps only what changed enough."""
+LINKS_SOON_S = 1.0
+SETTLING_S = 15.0
+"""For so long after a peer has come there is a reading every `LINKS_SOON_S`. No group of ranks is placed over
+links that are not in the log, and a link is not measured, nor a new node in the log, when the peer comes."""
 
 logger = logging.getLogger("cuebook.router")
 
@@ -61,6 +65,10 @@ class _Read(NamedTuple):
     """Time to read the links."""
 
 
+class _PeerCame(NamedTuple):
+    """There is a link that the log does not have yet."""
+
+
 class Router(Actor):
     """One for each node of a cluster. Implements `actors.net.transport.Handlers`."""
 
@@ -83,13 +91,14 @@ class Router(Actor):
         self._hub = hub
         self._reporter = reporter
         self._timer: Timer | None = None
+        self._settled_at = 0.0
 
     def started(self) -> None:
         """Open the network. Raises where the port is taken or the address can't be used."""
         self._hub.connect(lambda node_id, payload: self._transport.send(node_id, STREAM, payload))
         self._journal.tell(Attach(self._send_log, self._ask_base))
         self._transport.start(self._me, self)
-        self._timer = self.after(LINKS_EVERY_S, _Read())
+        self._read_in(LINKS_EVERY_S)
 
     def stopping(self) -> None:
         """Leave the network: nobody is there any more."""
@@ -108,12 +117,21 @@ class Router(Actor):
                 return self._ask_past(message)
             case _Read():
                 self._read_links()
+            case _PeerCame():
+                self._settled_at = self.clock.monotonic() + SETTLING_S
+                self._read_in(LINKS_SOON_S)
             case _:
                 raise TypeError(f"the router takes no {type(message).__name__}")
         return None
 
+    def _read_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.after(seconds, _Read())
+
     def _read_links(self) -> None:
-        self._timer = self.after(LINKS_EVERY_S, _Read())
+        settling = self.clock.monotonic() < self._settled_at
+        self._read_in(LINKS_SOON_S if settling else LINKS_EVERY_S)
         links = [
             LinkReading(node_id=node_id, latency_s=stats.latency_s, bandwidth=stats.bandwidth_bytes_s or 0.0)
             for node_id, stats in sorted(self._transport.links().items())
@@ -127,6 +145,7 @@ class Router(Actor):
         """Tell journal and master."""
         self._hub.link_opened(peer.node_id)
         self._tell(PeerUp(peer.node_id))
+        self.mailbox.put_system(_PeerCame())
 
     def peer_down(self, node_id: str, why: str) -> None:
         """Tell journal and master: one may have lost its leader, the other a node."""
