@@ -131,6 +131,7 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
         ):
             yield
     finally:
+        gc.unfreeze()
         gc.enable()
         log.handlers[:] = before[0]
         log.setLevel(before[1])
