@@ -71,6 +71,8 @@ def save_near_head(reader: LogReader, directory: Path, within: int) -> None:
     After another version's snapshots all who need the state would else read the whole log, each for himself.
     """
     end = reader.head()
+    if end <= within:
+        return
     newest = next(_usable(reader, directory, end), None)
     missing = end - (newest.seq if newest is not None else 0)
     if missing > within:
