@@ -7,47 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cards import SMALL
-from support.cluster import GIB, KILLED, LIFE, NODE, Cluster, device, engine
+from support.cluster import GIB, KILLED, NODE, Cluster, device, engine
+from support.two_nodes import OTHER, all_ready, kinds, placement_of, start, two_nodes
 
 from events import catalogue as ev
 from events import status
 from events.base import Event
 from events.values import Cause, ModelCard, ModelSource, Placement
-
-OTHER = "node-b"
-
-
-def kinds(events: list[Event]) -> list[str]:
-    return [type(event).__name__ for event in events]
-
-
-def placement_of(cluster: Cluster, instance_id: str) -> Placement:
-    placement = cluster.instance(instance_id).placement
-    assert placement is not None
-    return placement
-
-
-def all_ready(cluster: Cluster, instance_id: str) -> str:
-    """Bring every rank of an instance to Ready, rank by rank."""
-    for rank in placement_of(cluster, instance_id).ranks:
-        for each in LIFE:
-            cluster.runner(each, runner_id=rank.runner_id)
-    return instance_id
-
-
-def start(cluster: Cluster, node_id: str = OTHER, memory: int = 32 * GIB) -> list[Event]:
-    return cluster.node(node_id, devices=[device(memory=memory)], memory_available=memory)
-
-
-def two_nodes() -> Cluster:
-    """Two nodes that have the model and reach each other; the other one has more room."""
-    cluster = Cluster()
-    for node_id, memory in ((NODE, 16 * GIB), (OTHER, 32 * GIB)):
-        start(cluster, node_id, memory)
-        cluster.model(node_id=node_id)
-    cluster.links(NODE, OTHER)
-    cluster.links(OTHER, NODE)
-    return cluster
 
 
 @pytest.fixture

@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from support.cluster import GIB, KILLED, LIFE, NODE, NOTHING, Cluster, device
+from support.cluster import KILLED, LIFE, NODE, NOTHING, Cluster
+from support.two_nodes import OTHER, all_ready, kinds, placement_of, two_nodes
 
 from actors.deciding.nodes import LINK_FACTOR
 from events import catalogue as ev
 from events import commands as cmd
-from events.base import Event
-from events.values import Cause, Placement
+from events.values import Cause
 from projections.state import Link
 
-OTHER = "node-b"
 NOT_HEARD = Cause(code="node_lost", message=f"Node {OTHER} has not been heard for 1.5 s.")
-
-
-def kinds(events: list[Event]) -> list[str]:
-    return [type(event).__name__ for event in events]
-
-
-def placement_of(cluster: Cluster, instance_id: str) -> Placement:
-    placement = cluster.instance(instance_id).placement
-    assert placement is not None
-    return placement
-
-
-def all_ready(cluster: Cluster, instance_id: str) -> str:
-    """Bring every rank of an instance to Ready, rank by rank."""
-    for rank in placement_of(cluster, instance_id).ranks:
-        for status in LIFE:
-            cluster.runner(status, runner_id=rank.runner_id)
-    return instance_id
-
-
-def start(cluster: Cluster, node_id: str = OTHER, memory: int = 32 * GIB) -> list[Event]:
-    return cluster.node(node_id, devices=[device(memory=memory)], memory_available=memory)
 
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Two nodes that have the model and reach each other; the other one has more room."""
-    cluster = Cluster()
-    for node_id, memory in ((NODE, 16 * GIB), (OTHER, 32 * GIB)):
-        start(cluster, node_id, memory)
-        cluster.model(node_id=node_id)
-    cluster.links(NODE, OTHER)
-    cluster.links(OTHER, NODE)
-    return cluster
+    return two_nodes()
 
 
 class TestGroups:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cards import MIXTURE, SMALL
-from support.cluster import GIB, Cluster, device, engine
+from support.cluster import GIB, Cluster, engine
+from support.machines import machine
 
 from actors.expert_placement import Need, expert_bytes
 from actors.placement import Choice, DoesNotFit, place
@@ -27,22 +28,7 @@ def torch(*devices: str, **changes: object) -> EngineReport:
 
 
 def node(node_id: str, devices: dict[str, int], *engines: EngineReport, available: int = 64 * GIB) -> Node:
-    return Node(
-        node_id=node_id,
-        incarnation="run-1",
-        name=node_id,
-        version="1",
-        pid=1,
-        platform="Linux",
-        api_url="",
-        host=node_id,
-        devices=[device(device_id, memory) for device_id, memory in devices.items()],
-        engines=list(engines) or [torch(*devices)],
-        memory_total=64 * GIB,
-        memory_available=available,
-        disk_free=GIB,
-        up=True,
-    )
+    return machine(node_id, devices, *engines or [torch(*devices)], available=available)
 
 
 def meshed(*nodes: Node) -> ClusterState:

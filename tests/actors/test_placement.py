@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cards import HUGE, QUANTIZED, SMALL
 from support.cluster import GIB, NODE, Cluster, device, engine
+from support.machines import machine
 
 from actors.candidates import kv_bytes_per_token, weights_in_memory
 from actors.placement import DEFAULT_CONTEXT, Choice, DoesNotFit, best_fit, most_room, place
@@ -26,22 +27,7 @@ KINDS = ("cpu:0", "metal:0", "cuda:0", "cuda:1")
 
 def node(node_id: str, devices: dict[str, int], *, available: int = 64 * GIB, up: bool = True) -> Node:
     """A node whose one engine computes on all its devices."""
-    return Node(
-        node_id=node_id,
-        incarnation="run-1",
-        name=node_id,
-        version="1",
-        pid=1,
-        platform="Linux",
-        api_url="",
-        host="127.0.0.1",
-        devices=[device(device_id, memory) for device_id, memory in devices.items()],
-        engines=[engine([*devices])],
-        memory_total=64 * GIB,
-        memory_available=available,
-        disk_free=GIB,
-        up=up,
-    )
+    return machine(node_id, devices, available=available, host="127.0.0.1", up=up)
 
 
 def state_of(*nodes: Node) -> ClusterState:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cards import QUANTIZED, SMALL
-from support.cluster import GIB, Cluster, device, engine
+from support.cluster import GIB, Cluster, engine
+from support.machines import machine
 
 from actors.placement import Choice, DoesNotFit, place
 from engines.divisibility import tensor_refusal
@@ -34,22 +35,7 @@ def node(
     dtype: str = "float32",
     speed: float = 0.0,
 ) -> Node:
-    return Node(
-        node_id=node_id,
-        incarnation="run-1",
-        name=node_id,
-        version="1",
-        pid=1,
-        platform="Linux",
-        api_url="",
-        host=node_id,
-        devices=[device(device_id, memory) for device_id, memory in devices.items()],
-        engines=[engine([*devices], dtype=dtype, speed=speed)],
-        memory_total=64 * GIB,
-        memory_available=available,
-        disk_free=GIB,
-        up=True,
-    )
+    return machine(node_id, devices, engine([*devices], dtype=dtype, speed=speed), available=available)
 
 
 def cluster_of(nodes: list[Node], links: dict[tuple[str, str], float]) -> ClusterState:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cards import MIXTURE, SMALL
-from support.cluster import GIB, device, engine
+from support.cluster import GIB, engine
+from support.machines import machine
 
 from actors.placement import Choice, place
 from actors.sharding import Group, Need, Seat, Shard
@@ -44,21 +45,12 @@ def node(
 ) -> Node:
     """A machine of its own, but for those with the same host."""
     ids = devices or ("cpu:0",)
-    return Node(
-        node_id=node_id,
-        incarnation="run-1",
-        name=node_id,
-        version="1",
-        pid=1,
-        platform="Linux",
-        api_url="",
-        host=host or node_id,
-        devices=[device(device_id, 64 * GIB) for device_id in ids],
-        engines=[engine(ids, speed=speed, **changes)],
-        memory_total=64 * GIB,
-        memory_available=available,
-        disk_free=GIB,
-        up=True,
+    return machine(
+        node_id,
+        dict.fromkeys(ids, 64 * GIB),
+        engine(ids, speed=speed, **changes),
+        available=available,
+        host=host,
     )
 
 

@@ -77,29 +77,34 @@ def underway(node: ServedNode) -> None:
     assert begins_after(node.log) > 0
 
 
+def joins(net: Lan) -> str:
+    """The fourth node works before it has the past, and has it in the end; how long that took."""
+    fourth = net.nodes[3]
+    began = time.monotonic()
+    ready = seconds_to_ready(fourth)
+    status, body = fourth.request("POST", "/instance", {"model_id": MODEL})
+    answered = time.monotonic() - began
+    assert status == 201, body
+    assert not whole(fourth)
+    lacks = begins_after(fourth.log)
+    began = time.monotonic()
+    net.together(*net.nodes)
+    eventually(lambda: whole(fourth), 1800)
+    took = time.monotonic() - began
+    one_log(*net.nodes)
+    return (
+        f"{LONG:,} events: ready after {ready:.2f} s, a command answered after {answered:.2f} s. "
+        f"{lacks:,} decisions of the past came in {took:.0f} s."
+    )
+
+
 def test_a_node_is_ready_before_it_has_the_past_and_has_it_in_the_end(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home", LONG)
     alone = ServedNode(tmp_path / "alone", offline=True)
     lone = seconds_to_ready(alone)
     alone.stop()
     with cluster(tmp_path, home) as net:
-        fourth = net.nodes[3]
-        began = time.monotonic()
-        ready = seconds_to_ready(fourth)
-        status, body = fourth.request("POST", "/instance", {"model_id": MODEL})
-        answered = time.monotonic() - began
-        assert status == 201, body
-        assert not whole(fourth)
-        lacks = begins_after(fourth.log)
-        began = time.monotonic()
-        net.together(*net.nodes)
-        eventually(lambda: whole(fourth), 1800)
-        took = time.monotonic() - began
-        print(
-            f"\n{LONG:,} events: ready after {ready:.2f} s, a command answered after {answered:.2f} s; "
-            f"a node alone is ready after {lone:.2f} s. {lacks:,} decisions of the past came in {took:.0f} s."
-        )
-        one_log(*net.nodes)
+        print(f"\n{joins(net)} A node alone is ready after {lone:.2f} s.")
 
 
 def test_a_node_killed_while_the_past_comes_goes_on_where_it_was(tmp_path: Path, shorter: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +11,13 @@ import pytest
 
 pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[nats] for this test")
 
-from support.lan import MODEL
-from support.long_log import begins_after, copy_home, make_home
+from support.long_log import copy_home, make_home
 from support.nats_servers import nats_servers
 from support.served import eventually
-from test_join_long_log import one_log, seconds_to_ready, underway, whole
+from test_join_long_log import LONG, SHORTER, joins, one_log, underway, whole
 from test_nats import OnNats
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
-
-LONG = int(os.environ.get("CUEBOOK_TEST_EVENTS", "1000000"))
-SHORTER = 60_000
 
 
 @contextmanager
@@ -49,23 +44,7 @@ def cluster(root: Path, events: int) -> Iterator[OnNats]:
 
 def test_a_node_is_ready_before_it_has_the_past_and_has_it_in_the_end(tmp_path: Path) -> None:
     with cluster(tmp_path, LONG) as net:
-        fourth = net.nodes[3]
-        began = time.monotonic()
-        ready = seconds_to_ready(fourth)
-        status, body = fourth.request("POST", "/instance", {"model_id": MODEL})
-        answered = time.monotonic() - began
-        assert status == 201, body
-        assert not whole(fourth)
-        lacks = begins_after(fourth.log)
-        began = time.monotonic()
-        net.together(*net.nodes)
-        eventually(lambda: whole(fourth), 1800)
-        took = time.monotonic() - began
-        print(
-            f"{LONG:,} events: ready after {ready:.2f} s, a command answered after {answered:.2f} s. "
-            f"{lacks:,} decisions of the past came in {took:.0f} s."
-        )
-        one_log(*net.nodes)
+        print(joins(net))
 
 
 def test_the_past_comes_though_the_master_is_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[na
 
 import nats
 from support.long_log import begins_after, digest
-from support.mini_node import MiniNode, given, given_base, same
+from support.mini_node import MiniNode, begins_near, few_are_long, given, given_base, same
 from support.nats_servers import NatsServer, nats_servers
 from support.served import eventually
 
@@ -29,16 +29,13 @@ from actors.ordering.interface import Member
 from actors.streamed_journal import StreamedJournal
 from events.check import check
 from events.reader import LogReader
-from projections.snapshot import load_state
 
 DECISIONS = 400
 
 
 @pytest.fixture(autouse=True)
 def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few hundred decisions are a long log here."""
-    for name, value in {"LONG": 100, "MARGIN": 20, "PAGE": 50}.items():
-        monkeypatch.setattr(archive, name, value)
+    few_are_long(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +98,7 @@ def test_a_new_node_works_before_it_has_the_past(start: Start, tmp_path: Path) -
     given(tmp_path / "a", DECISIONS)
     old, new = leading(start("a"), "first"), start("b", fills=False)
     new.decide("second")
-    assert begins_after(new.log) > DECISIONS - 50
-    with new.paths.reader() as mine, old.paths.reader() as theirs:
-        upto = mine.head()
-        assert load_state(mine, new.paths.snapshots, upto) == load_state(theirs, None, upto)
+    begins_near(new, old, DECISIONS)
     new.stop()
     again = start("b")
     eventually(lambda: same(old, again))

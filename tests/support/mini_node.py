@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.histories import History, write_log
 from support.long_log import begins_after, digest
 
+from actors import archive
 from actors.actor import spawn
 from actors.address import Address
 from actors.archive import Archive
@@ -32,7 +34,7 @@ from events.ids import fresh
 from events.log import EventLog
 from events.reader import LogReader
 from events.values import Policy
-from projections.snapshot import pack, save_base
+from projections.snapshot import load_state, pack, save_base
 
 TIMING = Timing(settle=0.2, lone=0.3, patience=2.0, beat=0.2, retry=0.3)
 QUICK = RestartPolicy(max_restarts=50, backoff_base_s=0.01, backoff_cap_s=0.02)
@@ -123,6 +125,20 @@ def given_base(home: Path, decisions: int, at: int) -> None:
     log.begin_after(base)
     log.append_entries(tail)
     log.close()
+
+
+def few_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred decisions are a long log from now on."""
+    for name, value in {"LONG": 100, "MARGIN": 20, "PAGE": 50}.items():
+        monkeypatch.setattr(archive, name, value)
+
+
+def begins_near(new: MiniNode, old: MiniNode, decisions: int) -> None:
+    """The new log begins after a base near so many decisions, and its state is that of the old, whole one."""
+    assert begins_after(new.log) > decisions - 50
+    with new.paths.reader() as mine, old.paths.reader() as theirs:
+        upto = mine.head()
+        assert load_state(mine, new.paths.snapshots, upto) == load_state(theirs, None, upto)
 
 
 def same(*nodes: MiniNode) -> bool:
