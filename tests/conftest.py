@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from engines import catalogue
 from engines.fetch import fetch
@@ -14,6 +15,12 @@ SMOLLM2 = "SmolLM2-135M-Instruct"
 
 # A run in a shell's background ignores Ctrl-C, and so would the commands that it starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A commit passes or fails, the same each time, however busy the machine. Hypothesis explores with
+# `pytest --hypothesis-profile explore`: new examples each time, and those that failed before first.
+settings.register_profile("explore", deadline=None)
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.load_profile("repeat")
 
 
 @pytest.fixture(scope="session")
