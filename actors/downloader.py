@@ -178,7 +178,7 @@ class Downloader(Actor):
             self.clock.monotonic, lambda done, total: self._report_download(model.model_id, done, total)
         )
         try:
-            root = self._store.place_for(model.card.weight_bytes)
+            root = self._store.place_for(model.card.weight_bytes, model.model_id)
             path = fetch(
                 model.source,
                 model.card,

@@ -10,6 +10,9 @@ from engines.model_errors import Unknown, refusal
 PARTIAL = ".partial"
 """Suffix of a directory whose files are still on their way."""
 
+LONGEST = 200
+"""Characters of an id: a directory is called by it, with a suffix at times, and names have 255 bytes."""
+
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _ID = re.compile(rf"{_PART}(?:/{_PART})?")
 
@@ -21,10 +24,10 @@ def canonical(model_id: str) -> str:
     """
     if "/" not in model_id and model_id.count("--") == 1:
         model_id = model_id.replace("--", "/")
-    if not _ID.fullmatch(model_id) or model_id.endswith(PARTIAL):
+    if len(model_id) > LONGEST or not _ID.fullmatch(model_id) or model_id.endswith(PARTIAL):
         message = (
-            f"'{model_id}' is no model id. An id is a name or organisation/name, of letters, digits, dots, "
-            "hyphens and underscores."
+            f"'{model_id[:LONGEST]}' is no model id. An id is a name or organisation/name, of letters, "
+            f"digits, dots, hyphens and underscores, {LONGEST} at most."
         )
         raise Unknown(refusal("invalid_model_id", message))
     return model_id

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines import catalogue, hub, model_ids
-from engines.model_errors import FetchError, Unknown, refusal
+from engines.model_errors import FetchError, StoreError, Unknown, refusal
 from engines.store import ModelStore, StoredModel, read
 from events.values import Cause, ModelCard, ModelSource
 
@@ -27,16 +27,24 @@ def describe(model_id: str, *, store: ModelStore, offline: bool, hub_endpoint: s
     Raises `Unknown` with near matches where nobody knows it, another `ModelError` where it is known and
     can't be used.
     """
-    if model_id.startswith(("/", "~")):
-        path = Path(model_id).expanduser().resolve()
-        return _stored(read(path, model_ids.canonical(path.name)))
-    name = model_ids.canonical(model_id)
-    if stored := store.find(name):
+    if stored := _on_disk(model_id, store):
         return _stored(stored)
+    name = model_ids.canonical(model_id)
     if name in catalogue.entries():
         card, source = catalogue.entries()[name]
         return Described(card, source, "")
     return _on_hub(name, store, offline, hub_endpoint)
+
+
+def _on_disk(model_id: str, store: ModelStore) -> StoredModel | None:
+    try:
+        if not model_id.startswith(("/", "~")):
+            return store.find(model_id)
+        path = Path(model_id).expanduser().resolve()
+        return read(path, model_ids.canonical(path.name))
+    except (OSError, ValueError, RuntimeError) as error:  # no rights, no directory, a NUL, no such home
+        message = f"{model_id!r} can't be read: {error}."
+        raise StoreError(refusal("model_files_unreadable", message)) from error
 
 
 def _stored(model: StoredModel) -> Described:

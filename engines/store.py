@@ -62,16 +62,28 @@ class ModelStore:
     def find(self, model_id: str) -> StoredModel | None:
         """The model, or None. Raises `Unknown` for a malformed id, `ModelError` for unusable files."""
         name = model_ids.canonical(model_id)
-        path = _present(self._roots(), name)
-        return read(path, name) if path else None
+        broken: ModelError | None = None
+        for path in _present(self._roots(), name):
+            try:
+                return read(path, name)
+            except ModelError as error:
+                broken = broken or error
+        if broken is not None:
+            raise broken
+        return None
 
-    def place_for(self, size_bytes: int) -> Path:
-        """The first writable directory with room for a model. Raises `StoreError` with the numbers."""
-        free = {root: _free_bytes(root) for root in (*self.writable, self.default)}
-        for root, room in free.items():
-            if room >= size_bytes + RESERVE_BYTES:
+    def place_for(self, size_bytes: int, model_id: str) -> Path:
+        """The writable directory for a model: the first with room, yet before it one that has a part of it.
+
+        What is there of it already needs no more room. Raises `StoreError` with the numbers.
+        """
+        roots = dict.fromkeys((*self.writable, self.default))
+        there = {root: _held_bytes(_partial(_final(root, model_id))) for root in roots}
+        room = {root: _free_bytes(root) + there[root] for root in roots}
+        for root in sorted(roots, key=lambda root: not there[root]):
+            if room[root] >= size_bytes + RESERVE_BYTES:
                 return root
-        rooms = ", ".join(f"{root} has {_gb(room)}" for root, room in free.items())
+        rooms = ", ".join(f"{root} has {_gb(size)}" for root, size in room.items())
         message = (
             f"No models directory has room: {_gb(size_bytes)} are needed and {_gb(RESERVE_BYTES)} must stay "
             f"free; {rooms}. Delete a model, or name a directory on another disk."
@@ -100,9 +112,9 @@ class ModelStore:
     def remove(self, model_id: str) -> None:
         """Delete a model's files. Raises `StoreError` where there are none, or only read-only ones."""
         name = model_ids.canonical(model_id)
-        path = _present((*self.writable, self.default), name)
+        path = next(_present((*self.writable, self.default), name), None)
         if path is None:
-            kept = _present(self.read_only, name)
+            kept = next(_present(self.read_only, name), None)
             where = f"{kept} is in a read-only directory" if kept else "it is not in the store"
             raise StoreError(refusal("model_not_removable", f"{name} can't be deleted: {where}."))
         shutil.rmtree(path)
@@ -114,7 +126,7 @@ class ModelStore:
         if (existing := self.find(name)) is not None:
             message = f"{name} is in the store already ({existing.path}); delete it, or choose another id."
             raise StoreError(refusal("model_exists", message))
-        partial = begin(self.place_for(size), name, resume=False)
+        partial = begin(self.place_for(size, name), name, resume=False)
         try:
             fill(partial)
             return read(finish(partial, source), name)
@@ -147,15 +159,19 @@ def read(path: Path, model_id: str) -> StoredModel:
     kept = manifest.read(path)
     if kept is not None:
         manifest.check_sizes(path, kept)
-    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    size = _held_bytes(path)
     source = kept.source if kept else ModelSource(kind="directory", location=str(path))
     return StoredModel(model_id, card, path, size, source)
 
 
 def begin(root: Path, model_id: str, *, resume: bool) -> Path:
-    """The directory in which a model's files gather. With ``resume`` an earlier attempt's are kept."""
-    final = model_ids.directories(root, model_id)[0]
-    partial = final.with_name(final.name + model_ids.PARTIAL)
+    """The directory in which a model's files gather. With ``resume`` an earlier attempt's are kept.
+
+    Raises `StoreError` where the model would lie inside of another one, or others lie inside of its place.
+    """
+    final = _final(root, model_id)
+    _check_apart(root, final, model_id)
+    partial = _partial(final)
     if not resume:
         shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, exist_ok=True)
@@ -175,9 +191,29 @@ def finish(partial: Path, source: ModelSource, known: Mapping[str, str] | None =
     return partial.rename(final)
 
 
-def _present(roots: Iterable[Path], name: str) -> Path | None:
+def _final(root: Path, model_id: str) -> Path:
+    return model_ids.directories(root, model_id)[0]
+
+
+def _partial(final: Path) -> Path:
+    return final.with_name(final.name + model_ids.PARTIAL)
+
+
+def _check_apart(root: Path, final: Path, model_id: str) -> None:
+    """An organisation's directory is no model's, and a model's is no organisation's."""
+    organisation = final.parent
+    if organisation != root and _looks_like_model(organisation):
+        other = f"{organisation} is a model itself"
+    elif final.is_dir() and not _looks_like_model(final) and any(path.is_dir() for path in final.iterdir()):
+        other = f"{final} holds other models"
+    else:
+        return
+    raise StoreError(refusal("model_exists", f"{model_id} can't be stored: {other}. Choose another id."))
+
+
+def _present(roots: Iterable[Path], name: str) -> Iterator[Path]:
     places = (place for root in roots for place in model_ids.directories(root, name))
-    return next((place for place in places if _looks_like_model(place)), None)
+    return filter(_looks_like_model, places)
 
 
 def _candidates(root: Path) -> Iterator[tuple[Path, str]]:
@@ -212,6 +248,13 @@ def _id_of(name: str) -> str:
 def _free_bytes(root: Path) -> int:
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
+
+
+def _held_bytes(directory: Path) -> int:
+    """Bytes of the files in a directory; 0 where there is none."""
+    if not directory.is_dir():
+        return 0
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
 
 def _gb(size: int) -> str:

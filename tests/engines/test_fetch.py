@@ -210,6 +210,18 @@ class TestResolve:
         with pytest.raises(Unknown, match="is no model id"):
             describe(bad, store=store, offline=True)
 
+    @pytest.mark.parametrize("bad", ["~nobody-here/x", "/a\0b", "/dev/null"])
+    def test_what_is_no_readable_directory_is_refused(self, tmp_path: Path, bad: str) -> None:
+        store = ModelStore(read_only=[], writable=[], default=tmp_path)
+        with pytest.raises(StoreError, match=r"can't be read|has no config\.json"):
+            describe(bad, store=store, offline=True)
+
+    @pytest.mark.parametrize("bad", ["a" * 201, "acme/" + "a" * 250])
+    def test_an_id_that_no_directory_can_be_called_by_is_refused(self, tmp_path: Path, bad: str) -> None:
+        store = ModelStore(read_only=[], writable=[], default=tmp_path)
+        with pytest.raises(Unknown, match="is no model id"):
+            describe(bad, store=store, offline=True)
+
     def test_a_known_model_with_broken_files_is_not_unknown(self, tiny: Path, tmp_path: Path) -> None:
         store = ModelStore(read_only=[], writable=[], default=tmp_path)
         stored = store.import_directory(tiny, "mine")

@@ -116,15 +116,51 @@ def test_a_failed_import_leaves_nothing(
 def test_full_disks_are_passed_over_and_the_error_has_the_numbers(
     models: ModelStore, roots: tuple[Path, Path, Path]
 ) -> None:
-    assert models.place_for(1000) == roots[1]
+    assert models.place_for(1000, "new") == roots[1]
     with pytest.raises(StoreError, match=r"1000000\.0 GB are needed .*writable has \d+\.\d GB.*default has"):
-        models.place_for(10**15)
+        models.place_for(10**15, "new")
 
 
 def test_the_log_s_share_of_the_disk_stays_free(models: ModelStore, roots: tuple[Path, Path, Path]) -> None:
     free = shutil.disk_usage(roots[1]).free
     with pytest.raises(StoreError, match="must stay free"):
-        models.place_for(free - store.RESERVE_BYTES // 2)
+        models.place_for(free - store.RESERVE_BYTES // 2, "new")
+
+
+def test_a_part_of_a_model_needs_no_room_and_is_gone_on_with(
+    models: ModelStore, roots: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = store.begin(roots[2], "acme/half", resume=True)
+    (partial / "model.safetensors.cut").write_bytes(bytes(600))
+    assert models.place_for(1000, "acme/half") == roots[2]
+    usage = shutil.disk_usage(roots[2])._replace(free=store.RESERVE_BYTES + 500)
+    monkeypatch.setattr(shutil, "disk_usage", lambda *_: usage)
+    assert models.place_for(1000, "acme/half") == roots[2]
+    with pytest.raises(StoreError, match="No models directory has room"):
+        models.place_for(1000, "acme/other")
+
+
+def test_a_whole_copy_serves_where_one_before_it_is_broken(
+    models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path
+) -> None:
+    put(tiny, roots[0] / "twice", roots[2] / "twice")
+    (roots[0] / "twice" / "model.safetensors").unlink()
+    assert [model.path for model in models.scan()] == [roots[2] / "twice"]
+    assert (found := models.find("twice")) is not None
+    assert found.path == roots[2] / "twice"
+
+
+def test_no_model_replaces_an_organisation_or_lies_in_another_model(
+    models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path
+) -> None:
+    first = models.import_directory(tiny, "acme/one")
+    with pytest.raises(StoreError, match=r"acme can't be stored: .*acme holds other models"):
+        models.import_directory(tiny, "acme")
+    models.import_directory(tiny, "alone")
+    with pytest.raises(StoreError, match=r"alone/two can't be stored: .*alone is a model itself"):
+        models.import_directory(tiny, "alone/two")
+    assert models.find("acme/one") == first
+    assert [model.model_id for model in models.scan()] == ["acme/one", "alone"]
 
 
 def test_remove_never_touches_read_only_directories(
