@@ -226,15 +226,16 @@ class Gateway:
 
     @asynccontextmanager
     async def tail(self) -> AsyncGenerator[Callable[[int], Any]]:
-        """A function to await: it returns once the log has an event after the seq that it is given."""
-        changed = asyncio.Event()
+        """A function to await: returns once the log has an event after the seq given, or was rewound."""
+        changed, state = asyncio.Event(), self.state
         self._waiters[changed.set] = None
 
         async def more(after: int) -> None:
-            while self.state.seq <= after:
+            nonlocal state
+            while self.state is state and state.seq <= after:
                 changed.clear()
-                if self.state.seq <= after:
-                    await changed.wait()
+                await changed.wait()
+            state = self.state
 
         try:
             yield more
@@ -355,12 +356,11 @@ class Gateway:
         self._past_complete = False
         with self._paths.reader() as reader:
             self.state = load_state(reader, self._paths.snapshots)
-        message = (
-            "The cluster was divided, and this request was decided on the side that gave way. Ask again."
-        )
+        message = "The cluster was divided; this request was decided on the side that gave way. Ask again."
         cause = Cause(code="superseded", message=message)
         for task_id in [task_id for task_id in self._tasks if task_id not in self.state.tasks]:
             self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=NO_TOKENS))
+        self._learn([])
 
     def _lost(self, node_id: str) -> None:
         """Tokens of a node went missing: a text with a hole is no answer."""

@@ -195,23 +195,24 @@ def _page(log: LogReader, wanted: Filter, after: int, limit: int) -> EventPage:
 async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamResponse:
     log = call.request.app[LOG]
     after = _start(call)
-    rewinds, fork, page = await log.read(partial(next_page, wanted=wanted, after=after))
-    async with EventStream(call.request, patient=True) as stream, call.gateway.tail() as more:
-        await stream.send(b": " + str(after).encode() + b"\n\n")
-        while True:
-            if fork is not None:
-                await stream.send(event(encode(Rewound(after=fork)), name="rewound", event_id=fork))
-            if page.events:
-                await stream.send(b"".join(_event(view) for view in page.events))
-            after = page.after
-            if after >= page.head:
-                try:
-                    await unless_closing(call.request.app, more(after))
-                except Closing:
-                    return stream.response
-            rewinds, fork, page = await log.read(
-                partial(next_page, wanted=wanted, after=after, rewinds=rewinds)
-            )
+    async with call.gateway.tail() as more:
+        rewinds, fork, page = await log.read(partial(next_page, wanted=wanted, after=after))
+        async with EventStream(call.request, patient=True) as stream:
+            await stream.send(b": " + str(after).encode() + b"\n\n")
+            while True:
+                if fork is not None:
+                    await stream.send(event(encode(Rewound(after=fork)), name="rewound", event_id=fork))
+                if page.events:
+                    await stream.send(b"".join(_event(view) for view in page.events))
+                after = page.after
+                if after >= page.head:
+                    try:
+                        await unless_closing(call.request.app, more(after))
+                    except Closing:
+                        return stream.response
+                rewinds, fork, page = await log.read(
+                    partial(next_page, wanted=wanted, after=after, rewinds=rewinds)
+                )
 
 
 def next_page(

@@ -342,6 +342,21 @@ def test_a_request_of_a_side_that_gave_way_ends_and_says_so(play: Callable[[Scri
     play(script)
 
 
+def test_who_follows_the_log_hears_of_a_rewind_though_it_became_shorter(play: Callable[[Script], None]) -> None:
+    async def script(stage: Stage) -> None:
+        fork = stage.log.last_decision
+        await stage.ask()
+        async with stage.gateway.tail() as more:
+            waiting = asyncio.ensure_future(more(stage.gateway.state.seq))
+            await settle()
+            assert not waiting.done()
+            stage.log.rewind(fork, "3/node-c/run-1", "it has more followers", [], at=1.0)
+            stage.feed.rewound(fork, [])
+            await asyncio.wait_for(waiting, 10)
+
+    play(script)
+
+
 @pytest.mark.parametrize("rewound", [False, True], ids=["in one batch", "and the state is ahead of it"])
 def test_a_task_whose_runner_is_lost_at_once_ends(play: Callable[[Script], None], rewound: bool) -> None:
     async def script(stage: Stage) -> None:
