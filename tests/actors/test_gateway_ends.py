@@ -342,7 +342,7 @@ def test_a_request_of_a_side_that_gave_way_ends_and_says_so(play: Callable[[Scri
     play(script)
 
 
-def test_who_follows_the_log_hears_of_a_rewind_though_it_became_shorter(play: Callable[[Script], None]) -> None:
+def test_who_follows_hears_of_a_rewind_to_a_shorter_log(play: Callable[[Script], None]) -> None:
     async def script(stage: Stage) -> None:
         fork = stage.log.last_decision
         await stage.ask()
