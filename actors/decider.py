@@ -19,7 +19,7 @@ from events.experts import EplbPolicy
 from projections.state import ClusterState
 
 NAME = "cluster"
-VERSION = 2
+VERSION = 3
 """Raise it with every change that decides an old case differently: `verify` then says so."""
 
 Decide = Callable[[ClusterState, Command, Facts], list[Event]]

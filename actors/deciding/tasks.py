@@ -14,6 +14,9 @@ from projections.state import ClusterState, Instance, InstanceStatus
 MAX_OPEN_TASKS = 1024
 """Open tasks of one instance; a request beyond them is refused at once rather than left to wait."""
 
+MAX_SEED = 2**63 - 1
+"""The largest seed: no column of projections.db holds a larger integer."""
+
 _NEAREST: list[InstanceStatus] = ["placed", "waiting", "failed"]
 """How near an instance is to being ready: which of several a refusal speaks of."""
 
@@ -37,7 +40,7 @@ def create_tasks(state: ClusterState, command: cmd.CreateTasks, facts: Facts) ->
                 max_tokens=command.sampling.max_tokens,
                 temperature=command.sampling.temperature,
                 top_p=command.sampling.top_p,
-                seed=base + index if base is not None else drawn_int("seed", facts.seed, index),
+                seed=(base + index) & MAX_SEED if base is not None else drawn_int("seed", facts.seed, index),
                 stop=command.sampling.stop,
                 logprobs=command.sampling.logprobs,
             ),

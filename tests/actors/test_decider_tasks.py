@@ -50,6 +50,12 @@ class TestTasks:
         assert len(set(drawn)) == 3
         assert all(0 <= seed < 2**31 for seed in drawn)
 
+    def test_seeds_after_the_largest_one_begin_at_0(self, cluster: Cluster) -> None:
+        """A client's -1 is the largest seed; the next one would be more than projections.db can hold."""
+        cluster.served()
+        given = [cluster.state.tasks[task].sampling.seed for task in cluster.create(3, seed=2**63 - 1)]
+        assert given == [2**63 - 1, 0, 1]
+
     def test_no_instance_of_the_model(self, cluster: Cluster) -> None:
         cluster.node()
         cause = cluster.refused(cluster.creating())
