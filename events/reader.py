@@ -142,7 +142,8 @@ class LogReader:
         return self._one("command_id = ?", command_id)
 
     def decision_at(self, seq: int) -> Committed | None:
-        """The decision that an event belongs to."""
+        """The decision that an event belongs to. Raises `LogIncomplete`."""
+        self._refuse_before_base(seq - 1, "seq")
         return self._one("decision_id = (SELECT decision_id FROM events WHERE seq = ?)", seq)
 
     def decision_id_at(self, seq: int) -> int:

@@ -186,7 +186,7 @@ def entries_after(connection: Connection, after: int, limit: int, max_bytes: int
 def entries_upto(connection: Connection, upto: int, limit: int, max_bytes: int) -> list[bytes]:
     """The last entries up to decision ``upto``, in order: at most ``limit`` and ``max_bytes``, or one."""
     after = max(beginning(connection).decision_id, upto - limit)
-    page = _page(connection, after, upto - after)
+    page = _page(connection, after, max(0, upto - after))  # SQLite takes a negative LIMIT for none
     size = 0
     for first in range(len(page), 0, -1):
         size += len(page[first - 1])

@@ -124,7 +124,10 @@ class BaseConformance(Pair):
             for read in (reader.stream, reader.events, reader.decisions, lambda: reader.entries(0, 1, 1)):
                 with pytest.raises(LogIncomplete, match=r"begins after decision 21 \(event 38\)"):
                     list(read())
-            assert reader.entries_upto(AT, 5, ALL) == []
+            assert reader.entries_upto(AT, 5, ALL) == reader.entries_upto(AT - 9, 5, ALL) == []
+            for seq in (5, 38):
+                with pytest.raises(LogIncomplete):
+                    reader.decision_at(seq)
         with pytest.raises(LogIncomplete):
             feed.subscribe(AT - 1, got.extend)
         feed.subscribe(AT, got.extend)
