@@ -45,13 +45,18 @@ class Subscription:
 
         Raises `LogDamaged` for a gap, and whatever ``deliver`` raises.
         """
-        new = [decision for decision in decisions if decision.decision_id > self.position]
+        new: list[Committed] = []
+        position = self.position
+        for decision in decisions:  # a command that came twice in a batch has its answer there twice
+            if decision.decision_id > position:
+                new.append(decision)
+                position = decision.decision_id
         if self.closed or not new:
             return
         if new[0].decision_id != self.position + 1:
             raise LogDamaged(f"The feed jumps from decision {self.position} to {new[0].decision_id}.")
         self._deliver(new)
-        self.position = new[-1].decision_id
+        self.position = position
 
     def go_back(self, fork: int) -> None:
         """Void what was delivered after ``fork``. For the feed only, which keeps the order.

@@ -40,9 +40,13 @@ def test_committed_but_not_yet_published_comes_once(log: EventLog, feed: CommitF
 def test_answers_to_repeated_commands_are_passed_over(log: EventLog, feed: CommitFeed):
     got: list[Committed] = []
     feed.subscribe(0, got.extend)
-    for batch in ([finish(1), finish(2)], [finish(2), refuse(3), finish(1)], [finish(3)]):
+    for batch in (
+        [finish(1), finish(2)],
+        [finish(2), refuse(3), finish(1)],
+        [finish(3), refuse(4), finish(3)],
+    ):
         feed.publish(log.append(batch))
-    assert [each.decision_id for each in got] == [1, 2, 3, 4]
+    assert [each.decision_id for each in got] == [1, 2, 3, 4, 5]
 
 
 def test_a_closed_subscription_gets_no_more(log: EventLog, feed: CommitFeed):
