@@ -13,7 +13,7 @@ from events.errors import LogLocked
 
 
 class WriterLock:
-    """An exclusive lock on ``<log>.lock``, which names its holder's pid. Raises `LogLocked`."""
+    """An exclusive lock on ``<log>.lock``, which names its holder's pid. Raises `LogLocked` or `OSError`."""
 
     def __init__(self, log: Path) -> None:
         self._file = os.open(log.with_name(log.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
@@ -25,8 +25,12 @@ class WriterLock:
             raise LogLocked(
                 f"{log} is being written by the process with pid {holder}: stop it, or use another home."
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def release(self) -> None:
         """Give the lock back. The file stays: removing it would race with the next holder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from events.branches import reject
 from events.codec import encode
 from events.drivers import STDLIB, Connection, Driver
 from events.ends import EMPTY, Base, Tail, epoch_at, moved_down, newest, read_base, tail_at, write_base
-from events.errors import EntriesRefused, LogFailed, LogIncomplete
+from events.errors import EntriesRefused, LogFailed, LogForeign, LogIncomplete
 from events.from_rows import SELECT_DECISIONS, committed
 from events.lock import WriterLock
 from events.record import Committed, Draft
@@ -29,6 +30,8 @@ WAL_LIMIT = 256 * 1024 * 1024
 
 _BUSY_MS = 5_000
 _TRUNCATE_BUSY_MS = 50
+
+_logger = logging.getLogger(__name__)
 
 
 class Rewound(NamedTuple):
@@ -69,8 +72,10 @@ class EventLog:
                 _configure(connection)
                 create_or_check(connection, path)
                 return cls(path, driver, lock, connection)
-            except BaseException:
+            except BaseException as error:
                 connection.close()
+                if isinstance(error, driver.error):
+                    raise LogForeign(f"{path} can't be read as a SQLite database ({error}).") from error
                 raise
         except BaseException:
             lock.release()
@@ -283,13 +288,17 @@ class EventLog:
             self.checkpoint()
 
     def checkpoint(self) -> bool:
-        """Move the WAL into the database file and empty it. False where a reader prevents it.
+        """Move the WAL into the database file and empty it. False where a reader or the disk prevents it.
 
-        Waits at most 50 ms for readers. After a failure the log tries again by itself when the WAL has grown
-        by another `WAL_LIMIT`.
+        Waits at most 50 ms for readers. Either way what was committed is in the log. After a failure the log
+        tries again by itself when the WAL has grown by another `WAL_LIMIT`.
         """
         self._connection.execute(f"PRAGMA busy_timeout = {_TRUNCATE_BUSY_MS}").fetchall()
-        busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+        try:
+            busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+        except self._driver.error as error:
+            _logger.warning("The write-ahead log of %s can't be emptied: %s", self.path, error)
+            busy = True
         self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}").fetchall()
         self._truncate_above = self.wal_bytes + WAL_LIMIT
         return not busy

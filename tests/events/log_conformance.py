@@ -239,6 +239,12 @@ class LogConformance:
             with pytest.raises(LogForeign, match="is a SQLite database but not a Cuebook log"):
                 opener(path, driver=driver)
 
+    def test_what_is_no_database_is_refused(self, path: Path, driver: Driver):
+        path.write_bytes(b"no database " * 400)
+        for opener in (EventLog.open, LogReader.open):
+            with pytest.raises(LogForeign, match="can't be read as a SQLite database"):
+                opener(path, driver=driver)
+
     def test_a_newer_format_is_refused(self, path: Path, driver: Driver):
         EventLog.open(path, driver=driver).close()
         connection = driver.open(path, write=True)

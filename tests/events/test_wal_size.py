@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_samples import finish
 
 import events.log
-from events.drivers import STDLIB
+from events.drivers import STDLIB, Connection, Cursor
 from events.log import EventLog
 from events.reader import LogReader
 
@@ -64,6 +67,34 @@ def test_a_wal_that_a_forgotten_reader_grew_shrinks_by_itself(
     forgotten.close()
     batches(log, 20)
     assert log.wal_bytes < 2 << 20
+    log.close()
+
+
+class NoRoom:
+    """A connection whose database file can't take what the WAL has."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
+        if sql == "PRAGMA wal_checkpoint(TRUNCATE)":
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._connection.execute(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_a_commit_holds_though_its_wal_can_not_be_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = EventLog.open(tmp_path / "log.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_connection", NoRoom(log._connection))
+        patch.setattr(log, "_truncate_above", 0)
+        assert [each.decision_id for each in log.append([finish(1)])] == [1]
+        assert (log.checkpoint(), log.failed) == (False, False)
+        assert log.append([finish(2)])[0].first_seq == 3
+    assert log._connection.execute("PRAGMA busy_timeout").fetchall() == [(5000,)]
+    assert log.checkpoint()
     log.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
@@ -79,6 +80,17 @@ def test_nothing_acknowledged_is_lost_in_twenty_kills(tmp_path: Path):
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_in_fifty_kills(tmp_path: Path):
     kill_often(tmp_path / "log.db", 50)
+
+
+def test_a_full_disk_does_not_leave_the_log_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            EventLog.open(tmp_path / "log.db")
+    EventLog.open(tmp_path / "log.db").close()
 
 
 def test_a_second_writing_process_is_refused_with_the_firsts_pid(tmp_path: Path):
