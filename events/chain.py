@@ -28,6 +28,8 @@ DECISION_COLUMNS = (
 _pack = msgspec.msgpack.Encoder().encode
 _BATCH = 2000
 _LAST = "SELECT coalesce(max(decision_id), 0) FROM decisions"
+_MOVED = "SELECT value FROM meta WHERE name IN ('base', 'rewinds') ORDER BY name"
+"""What changes where the log is rewound, or some of its past arrives."""
 
 Row = tuple[Any, ...]
 
@@ -56,7 +58,16 @@ def verify_chain(path: Path, driver: Driver = STDLIB) -> Break | None:
 
 
 def first_break(connection: Connection) -> Break | None:
-    """`verify_chain` on an open connection: walks the decisions, each with its events."""
+    """`verify_chain` on an open connection. A rewind, or past that arrives, is no break: it reads again."""
+    while True:
+        moved = connection.execute(_MOVED).fetchall()
+        found = _first_break(connection)
+        if found is None or moved == connection.execute(_MOVED).fetchall():
+            return found
+
+
+def _first_break(connection: Connection) -> Break | None:
+    """Walks the decisions, each with its events."""
     top = scalar(connection, _LAST)
     start = beginning(connection)
     events = rows(connection, "events", EVENT_COLUMNS, "seq")

@@ -45,10 +45,12 @@ def check(path: Path, *, full: bool = False, driver: Driver = STDLIB) -> LogChec
     connection = open_reading(path, driver)
     try:
         damage = _damage(connection, "integrity_check" if full else "quick_check")
+        connection.execute("BEGIN")  # counts of one moment: a log's past may be arriving, or a rewind come
         start = beginning(connection)
         decisions, decisions_gapless = _count(connection, "decisions", "decision_id", start.decision_id)
         events, events_gapless = _count(connection, "events", "seq", start.seq)
         found = branches(connection)
+        connection.execute("COMMIT")
         return LogCheck(
             path=str(path),
             driver=driver.name,

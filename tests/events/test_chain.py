@@ -5,13 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_samples import finish, history, write_log
 
+import events.check
+from events import chain, ends
 from events.chain import DECISION_COLUMNS, EVENT_COLUMNS, Break, link, verify_chain
 from events.check import check
+from events.drivers import Connection
+from events.ends import Tail
 from events.log import EventLog
+from events.reader import LogReader
 
 COLUMNS = [("events", "seq", name) for name in [*EVENT_COLUMNS.split(", "), "hash"]] + [
     ("decisions", "decision_id", name) for name in [*DECISION_COLUMNS.split(", "), "hash"]
@@ -116,6 +122,47 @@ def test_replacing_a_row_gets_past_the_triggers_but_not_the_chain(path: Path):
     found = verify_chain(path)
     assert found is not None
     assert (found.table, found.position) == ("events", 5)
+
+
+def test_a_rewind_meanwhile_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = EventLog.open(path)
+    monkeypatch.setattr(chain, "_BATCH", 2)
+    links = chain.link
+
+    def rewound_in_the_middle(*columns: Any) -> str:
+        if log.last_decision == 8 and columns[1][0] == 4:
+            log.rewind(2, "w", "r", [], at=1.0)
+            log.append([finish(n) for n in range(100, 110)])
+        return links(*columns)
+
+    monkeypatch.setattr(chain, "link", rewound_in_the_middle)
+    assert verify_chain(path) is None
+    assert log.last_decision == 12
+    log.close()
+
+
+def test_past_that_arrives_meanwhile_is_no_damage(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = EventLog.open(tmp_path / "joined.db")
+    with LogReader.open(path) as reader:
+        log.begin_after(reader.base_at(6))
+        log.append_entries(reader.entries(6, 9, 1 << 20))
+        past = reader.entries_upto(6, 9, 1 << 20)
+
+    def beginning_and_more(connection: Connection) -> Tail:
+        start = ends.beginning(connection)
+        if past:
+            log.backfill([past.pop()])
+        return start
+
+    for module in (chain, events.check):
+        monkeypatch.setattr(module, "beginning", beginning_and_more)
+    assert check(log.path).ok
+    while past:
+        assert verify_chain(log.path) is None
+    assert check(log.path).base == 0
+    log.close()
 
 
 def test_verifying_while_the_log_is_written(path: Path):
