@@ -177,10 +177,11 @@ class StreamedJournal(Journal):
     def _delivered(self, message: Delivered) -> None:
         if self._wait is not None:
             self._held = message
-        elif not self._compares:
+            return
+        if not self._compares:  # else it is of no use, but the client waits for its answer
             self._advance(message)
             self._see_lag()
-            self._stream.taken()
+        self._stream.taken()
 
     def _compared(self, common: Common) -> None:
         self._compares, self._ends, self._lags = False, common.ends, True

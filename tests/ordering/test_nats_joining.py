@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from actors.backfill import Backfiller
 from actors.jetstream import lease, past
 from actors.jetstream.client import JetStream
 from actors.jetstream.store import open_store
+from actors.jetstream.subscriber import Subscriber
 from actors.journal import Journal
 from actors.net.nats import Nats, NatsSettings
 from actors.ordering.interface import Member
@@ -105,6 +107,29 @@ def test_a_new_node_works_before_it_has_the_past(start: Start, tmp_path: Path) -
     again.decide("third")
     eventually(lambda: same(old, again))
     assert check(again.log).ok
+
+
+def test_a_base_that_comes_before_the_stream_says_anything_is_begun_with(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(tmp_path / "a", DECISIONS)
+    old = leading(start("a"), "first")
+    begin, run, begun = JetStream.begun, Subscriber.run, threading.Event()
+
+    def begin_early(client: JetStream) -> None:
+        begin(client)
+        begun.set()
+
+    async def run_late(subscriber: Subscriber) -> None:
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        await run(subscriber)
+
+    monkeypatch.setattr(JetStream, "begun", begin_early)
+    monkeypatch.setattr(Subscriber, "run", run_late)
+    new = start("b", fills=False)
+    new.decide("second")
+    begins_near(new, old, DECISIONS)
 
 
 def test_a_short_log_is_taken_whole(start: Start, tmp_path: Path) -> None:
