@@ -78,7 +78,7 @@ class TokenHub:
         self._lock = threading.Lock()
         self._away: dict[str, str] = {}
         self._sent: dict[str, tuple[int, int]] = {}
-        self._received: dict[str, tuple[int, int]] = {}
+        self._received: dict[str, tuple[int, int] | None] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(_Parcel)
 
@@ -127,20 +127,22 @@ class TokenHub:
             return send(node_id, self._encoder.encode(_Parcel(count, number + 1, body)))
 
     def link_opened(self, node_id: str) -> None:
-        """A new link to a node: what was in flight is lost, and a new count begins.
+        """A new link to a node: what was in flight is lost, maybe all it had said, and a new count begins.
 
         A runner may be quicker than this call, so that a message of the old count is the first on the link:
         the other side must not take the new count for a gap after it.
         """
         with self._lock:
             self._sent[node_id] = self._sent.get(node_id, (0, 0))[0] + 1, 0
-        if self._received.pop(node_id, None) is not None and self._lost is not None:
+        known = node_id in self._received
+        self._received[node_id] = None  # nothing yet on this link
+        if known and self._lost is not None:
             self._lost(node_id)
 
     def arrived(self, node_id: str, payload: bytes) -> None:
         """A message of another node."""
         parcel = self._decoder.decode(payload)
-        count, number = self._received.get(node_id, (parcel.count, 0))
+        count, number = self._received.get(node_id) or (parcel.count, 0)
         self._received[node_id] = parcel.count, parcel.number
         expected = number + 1 if parcel.count == count else 1
         if parcel.number != expected and self._lost is not None:

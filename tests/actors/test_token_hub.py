@@ -74,6 +74,17 @@ def test_a_new_link_after_messages_tells_that_some_may_be_lost() -> None:
     assert way.lost == ["a"]
 
 
+def test_what_was_lost_with_a_link_that_had_brought_nothing_is_told() -> None:
+    way = Way()
+    way.link()
+    way.say("t1")
+    way.on_its_way.clear()
+    way.link()
+    way.say("t2")
+    way.deliver()
+    assert way.lost == ["a"]
+
+
 def test_a_straggler_of_the_old_count_does_not_spoil_the_new_one() -> None:
     way = Way()
     way.link()
