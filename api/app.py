@@ -15,6 +15,7 @@ from api.log_access import LOG, LogAccess
 from api.openapi import document
 from api.routes import GATEWAY, MAX_BODY, Call, Route
 from api.table import ROUTES
+from api.web_pages import no_form_posts
 
 
 async def openapi(call: Call[None, None]) -> dict[str, Any]:  # noqa: ARG001
@@ -32,7 +33,7 @@ ALL_ROUTES = (*ROUTES, Route(method="GET", path="/openapi.json", handler=openapi
 
 def build_app(gateway: Gateway) -> web.Application:
     """The application that serves ``gateway``, which must be open when it starts."""
-    app = web.Application(middlewares=[errors_as_json], client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[errors_as_json, no_form_posts], client_max_size=MAX_BODY)
     app[GATEWAY] = gateway
     app[LOG] = LogAccess(gateway.reader)
     for route in ALL_ROUTES:
