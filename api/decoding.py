@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from api.errors import invalid
+
+Name = Annotated[str, Meta(max_length=200)]
+"""The id of something. Commands are logged with the names in them, so these have a bound."""
 
 
 def decode_body(data: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:

@@ -156,6 +156,8 @@ def from_exception(error: Exception) -> ApiError:
     if isinstance(error, TimeoutError):
         message = "The log did not answer in time. Whether the command was taken is not known; repeat it."
         return ApiError(503, message, code="unavailable", retry_after=RETRY_S)
+    if isinstance(error, web.RequestPayloadError):
+        return invalid("The body is not what its headers say: it can't be decoded.", code="invalid_body")
     if isinstance(error, web.HTTPException):
         return _from_aiohttp(error)
     incident = fresh("error")
@@ -189,4 +191,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except Exception as error:
-        return error_response(from_exception(error))
+        response = error_response(from_exception(error))
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+        return response

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import Name
 from api.errors import invalid, not_found
 from api.instance_views import InstanceView, instance_view
 from api.routes import Call
@@ -20,7 +21,7 @@ _KEY_LENGTH = 200
 class PlaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A wish: run this model, in this way."""
 
-    model_id: str
+    model_id: Name
     placement_settings: Wish = Wish()
 
 

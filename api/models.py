@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from actors.downloader import Describe, Import, Remove
+from api.decoding import Name
 from api.errors import ApiError, invalid
 from api.model_views import ModelView, model_view
 from api.routes import Call
@@ -19,9 +22,9 @@ _VISIBLE_S = 30.0
 class AddModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model to add: one from a hub or the catalogue by its id, or one of this machine by its path."""
 
-    model_id: str = ""
+    model_id: Name = ""
     """A Hugging Face repository, or the id that the model at ``path`` gets."""
-    path: str = ""
+    path: Annotated[str, Meta(max_length=4096)] = ""
     """A directory with config.json and safetensors, or a GGUF file, on the node that answers."""
 
 
@@ -54,7 +57,11 @@ async def add_model(call: Call[AddModel, None]) -> ModelView:
         path = Path(body.path)
         if not path.is_absolute():
             raise invalid("path must be absolute: the node has a working directory of its own.", param="path")
-        model_id: str = (await gateway.library(Import(path, body.model_id or path.stem))).model_id
+        wanted = body.model_id or path.name.removesuffix(".gguf")
+        try:
+            model_id: str = (await gateway.library(Import(path, wanted))).model_id
+        except OSError as error:
+            raise ApiError(422, f"{path} can't be taken in: {error}.", code="model_files_broken") from error
     elif body.model_id:
         model_id = (await gateway.library(Describe(body.model_id))).card.model_id
     else:

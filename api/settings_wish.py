@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from api.decoding import Name
 from events.experts import EplbSettings, ExpertDispatch, ExpertFormat
 from events.values import Dtype, PlacementSettings, ShardStrategy
 
@@ -19,10 +20,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Tokens that one sequence may hold, prompt and answer; 0 takes the model's own, at most 8192."""
     batch: Annotated[int, Meta(ge=1, le=2**16)] = 8
     """Sequences decoded at the same time."""
-    engine: str = ""
+    engine: Name = ""
     dtype: Dtype | Literal[""] = ""
-    node_id: str = ""
-    device_id: str = ""
+    node_id: Name = ""
+    device_id: Name = ""
     ranks: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Devices to spread over; 0 takes the fewest that can hold the model."""
     expert_dispatch: ExpertDispatch = "shared"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from api.decoding import Name
 from events.values import FinishReason
 
 MAX_CHOICES = 128
@@ -37,7 +38,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Generative(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and text completions have in common."""
 
-    model: str
+    model: Name
     """Id of a model; or of an instance, where one of several is meant."""
     temperature: Temperature | None = None
     top_p: Share | None = None

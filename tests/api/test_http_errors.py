@@ -40,6 +40,42 @@ def test_errors_are_objects(node: LocalNode, method: str, path: str, raw: bytes 
         assert secret not in answer.body.decode()
 
 
+def test_a_method_that_is_not_allowed_names_those_that_are(node: LocalNode) -> None:
+    assert node.call("PATCH", "/instance").headers["Allow"] == "GET, POST"
+
+
+def test_a_body_that_is_not_encoded_as_it_says(node: LocalNode) -> None:
+    answer = node.call("POST", "/instance", raw=b'{"model_id": "a"}', Content_Encoding="gzip")
+    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_body")
+
+
+@pytest.mark.parametrize("path", ["/instance", "/v1/completions", "/models", "/instance/instance-1/retry"])
+def test_a_form_of_a_web_page_is_refused(node: LocalNode, path: str) -> None:
+    answer = node.call("POST", path, {}, Content_Type="text/plain", Origin="http://elsewhere.example")
+    assert (answer.status, answer.json["error"]["code"]) == (415, "unsupported_media_type")
+    assert node.call("POST", path, {}, Content_Type="text/plain").status != 415
+    assert node.call("POST", path, {}, Origin="http://elsewhere.example").status != 415
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "m" * 201, "prompt": "a"}),
+        ("/instance", {"model_id": "m" * 201}),
+        ("/instance", {"model_id": MODEL, "placement_settings": {"engine": "e" * 201}}),
+        ("/models", {"model_id": "m" * 201}),
+        ("/models", {"path": "/" + "p" * 5000}),
+    ],
+)
+def test_endless_names_are_refused_and_not_logged(
+    node: LocalNode, path: str, body: dict[str, object]
+) -> None:
+    before = node.call("GET", "/decisions?limit=1").json["head"]
+    answer = node.call("POST", path, body)
+    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_type")
+    assert node.call("GET", "/decisions?limit=1").json["head"] == before
+
+
 def test_a_node_survives_all_of_them(node: LocalNode) -> None:
     assert (
         node.call("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1}).status == 200

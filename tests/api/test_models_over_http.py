@@ -25,6 +25,12 @@ def test_a_model_of_this_machine_comes_and_goes(node: LocalNode, tmp_path: Path)
     assert path.exists()
 
 
+def test_a_directory_keeps_the_dots_of_its_name(node: LocalNode, tmp_path: Path) -> None:
+    added = node.call("POST", "/models", {"path": str(tiny_model_dir(tmp_path / "Tiny2.5-0.5B"))})
+    assert (added.status, added.json["model_id"]) == (201, "Tiny2.5-0.5B")
+    assert node.call("DELETE", "/models/Tiny2.5-0.5B").status == 200
+
+
 def test_models_that_can_not_be_added(node: LocalNode, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -34,6 +40,7 @@ def test_models_that_can_not_be_added(node: LocalNode, tmp_path: Path) -> None:
         ({"path": "relative/path"}, 400),
         ({"path": str(tmp_path / "missing"), "model_id": "a/b"}, 422),
         ({"path": str(empty), "model_id": "a/b"}, 422),
+        ({"path": str(tmp_path / ("p" * 300)), "model_id": "a/b"}, 422),
         ({"path": str(whole), "model_id": "../up"}, 400),
         ({"model_id": "nobody/knows-this"}, 404),
         ({"model_id": 5}, 400),
