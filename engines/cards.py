@@ -124,7 +124,7 @@ def read_config(directory: Path) -> dict[str, object]:
     except FileNotFoundError:
         message = f"{directory} has no config.json, so it is not a model that can be read."
         raise StoreError(refusal("model_files_missing", message)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise StoreError(refusal("model_files_broken", f"{path} is not a JSON object: {error}.")) from error
 
 
@@ -135,7 +135,7 @@ def has_chat_template(directory: Path) -> bool:
     path = directory / "tokenizer_config.json"
     try:
         return bool(msgspec.json.decode(path.read_bytes(), type=dict[str, object]).get("chat_template"))
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, RecursionError):
         return False
 
 

@@ -18,7 +18,7 @@ from engines.prompts import HubTokenizer, Prompts
 from engines.text import Vocabulary
 from events.values import Cause, FinishReason, Sampling
 
-_WARM_UP = Sampling(max_tokens=3, temperature=0.7, top_p=0.9, seed=0)
+_WARM_UP_TOKENS = 3
 
 
 class Drawing(Protocol):
@@ -50,7 +50,8 @@ class BatchedGenerator:
 
     def __init__(self, batch: Batch, tokenizer: HubTokenizer, spec: LoadSpec, drawing: Drawing) -> None:
         self._drawing = drawing
-        self._context = spec.context
+        self.context = spec.context
+        """Tokens that one sequence may hold, prompt and answer."""
         self._prompts = Prompts(tokenizer, vocab_size=spec.card.vocab_size, context=spec.context)
         self._vocabulary = Vocabulary(tokenizer.backend_tokenizer)
         self._logprobs = LogprobReader(self._vocabulary)
@@ -73,7 +74,7 @@ class BatchedGenerator:
             self._drawing.sampler(sampling),
             sampling.logprobs,
         )
-        room = sampling.max_tokens or self._context - len(tokens)
+        room = sampling.max_tokens or self.context - len(tokens)
         (uid,) = self._batch.insert([list(tokens)], [room], samplers=[task.sampler])
         self._tasks[uid], self._uids[task_id] = task, uid
 
@@ -133,8 +134,11 @@ class BatchedGenerator:
 
 def warmed(generator: BatchedGenerator) -> BatchedGenerator:
     """Compute two short prompts side by side, so that every kernel is ready. Raises `LoadError`."""
+    drawn = min(_WARM_UP_TOKENS, generator.context)
+    sampling = Sampling(max_tokens=drawn, temperature=0.7, top_p=0.9, seed=0)
     for n in range(2):
-        generator.submit(f"warm-up-{n}", [0] * (4 + n), _WARM_UP)
+        length = max(1, min(4 + n, generator.context - drawn))
+        generator.submit(f"warm-up-{n}", [0] * length, sampling)
     while generator.busy:
         for step in generator.step():
             if step.failure:

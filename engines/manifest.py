@@ -47,7 +47,7 @@ def read(directory: Path) -> Manifest | None:
         return msgspec.json.decode((directory / NAME).read_bytes(), type=Manifest)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         message = f"{directory / NAME} can't be read ({error}); delete the model and fetch it again."
         raise StoreError(refusal("model_files_broken", message)) from error
 

@@ -108,7 +108,7 @@ _KNOWN = (
         ),
     ),
     (
-        re.compile(r"\[ring\]|ring.*socket|socket.*ring", re.IGNORECASE),
+        re.compile(r"\[ring\]|\bring\b.*socket|socket.*\bring\b", re.IGNORECASE),
         Cause(
             code="ring_broken",
             message="The ring of ranks broke: another rank ended, or its address can't be reached.",

@@ -46,13 +46,14 @@ class Prompts:
             raise invalid_prompt("The prompt is empty: it has no tokens to continue.")
         if len(tokens) + max(1, sampling.max_tokens) > self._context:
             raise too_long(len(tokens), sampling.max_tokens, self._context)
+        self._check_known(tokens)
         return tokens
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if prompt.kind == "chat":
             return self._chat(prompt)
         if prompt.tokens:
-            return self._given(list(prompt.tokens))
+            return list(prompt.tokens)
         bos = self._tokenizer.bos_token
         return self._tokenizer.encode(
             prompt.text, add_special_tokens=bos is None or not prompt.text.startswith(bos)
@@ -70,13 +71,13 @@ class Prompts:
             raise invalid_prompt(f"The model's chat template refused the messages: {error}.") from error
         return list(cast("list[int]", rendered))
 
-    def _given(self, tokens: list[int]) -> list[int]:
-        for token in tokens:
+    def _check_known(self, tokens: list[int]) -> None:
+        """Raises `Refused` for a token without an embedding; some tokenizers make more than the model has."""
+        for token in (min(tokens), max(tokens)):
             if not 0 <= token < self._vocab_size:
                 raise invalid_prompt(
                     f"Token {token} is not in the vocabulary: ids go from 0 to {self._vocab_size - 1}."
                 )
-        return tokens
 
 
 def invalid_prompt(message: str) -> Refused:

@@ -140,12 +140,12 @@ class Runner:
         if self._builder is None:
             raise RuntimeError("told to warm up before a model was loaded")
         warm = self._builder.warm_up()
-        if self._stopping.is_set():
-            raise _Stopped
         if isinstance(warm, Follower):
             self._follower = warm
         else:
             self._serving = Serving(self._channel, warm)
+        if self._stopping.is_set():  # last: a `Stop` that comes from here on finds what to end
+            raise _Stopped
         self._say(status.Ready())
 
     def _say(self, new: status.RunnerStatus) -> None:

@@ -86,7 +86,7 @@ def indexed(index: Path) -> list[str]:
     """Names of the weight files that an index lists. Raises `StoreError` where it is none."""
     try:
         weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise StoreError(refusal("model_files_broken", f"{index} is no weight index: {error}.")) from error
     if strays := [name for name in weight_map.values() if Path(name).name != name]:
         message = f"{index} names a file outside its directory: {strays[0]}."
@@ -102,7 +102,7 @@ def _header(path: Path) -> dict[str, _Tensor]:
         content = msgspec.convert(content, dict[str, object])
         content.pop("__metadata__", None)
         tensors = msgspec.convert(content, dict[str, _Tensor])
-    except (struct.error, ValueError, msgspec.ValidationError) as error:
+    except (struct.error, ValueError, RecursionError, msgspec.ValidationError) as error:
         message = f"{path} is not a whole safetensors file ({error}); fetch it again."
         raise StoreError(refusal("model_files_broken", message)) from error
     end = 8 + size + max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)

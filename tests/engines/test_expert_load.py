@@ -21,8 +21,10 @@ from engines.contract import ExpertShard  # noqa: E402
 from engines.experts import maps  # noqa: E402
 from engines.torch.eplb.adapter import RouterAdapter, token_rows  # noqa: E402
 from engines.torch.eplb.recorder import LoadRecorder  # noqa: E402
+from engines.torch.eplb.windows import LoadWindows  # noqa: E402
 from engines.torch.experts.dispatch import Shared  # noqa: E402
 from engines.torch.experts.facts import BatchFacts  # noqa: E402
+from engines.torch.passes import Pass  # noqa: E402
 from events.experts import EplbSettings  # noqa: E402
 
 ALONE = Rank(0, 1, None)
@@ -186,6 +188,31 @@ def test_a_window_lies_within_one_epoch() -> None:
     assert recording.facts.loads is None
     assert recording.passes("ddd") == []
     assert recording.passes("d") == [4]
+
+
+class OneRank:
+    """As much of a group as load windows need, with one rank in it."""
+
+    bandwidth = 1.0
+
+    def synchronize(self) -> None: ...
+
+    def gather(self, rows: Any) -> Any:
+        return rows[None]
+
+
+def test_a_window_that_closed_before_a_restart_is_not_reported() -> None:
+    recorder = LoadRecorder(BatchFacts(Shared(1, None)), EplbSettings(window=1, interval=1), 1, 1, CPU)
+    windows = LoadWindows(OneRank(), recorder)  # type: ignore[arg-type]
+    compute = windows.counted(lambda _: torch.zeros(1))
+    column = torch.zeros(1, 1, dtype=torch.int64)
+    passed = Pass(tokens=column, positions=column, uids=[0], first_slot=0, end=1, is_prefill=True)
+    compute(passed)  # of the warm-up
+    windows.restart(3)
+    assert windows.take() is None
+    compute(passed)
+    assert (window := windows.take()) is not None
+    assert window.epoch == 3
 
 
 _OFF = """

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -15,7 +16,7 @@ from support.tiny import tiny_model_dir
 
 from engines.processes import diagnose, python_environment
 from engines.runner import FAILED, ORPHANED
-from engines.wire import Generate, Progress, TaskBroken, TaskDone, TaskDropped
+from engines.wire import Generate, Progress, TaskBroken, TaskDone, TaskDropped, WarmUp
 from events import status
 from events.values import Sampling
 
@@ -48,6 +49,44 @@ def test_a_stop_while_loading_is_no_failure(tiny: Path) -> None:
         runner.load(tiny)
         assert runner.stop() == 0
         runner.wait(lambda: isinstance(runner.statuses[-1], status.Shutdown))
+
+
+_STOPPED_LATE = """
+import socket, sys
+from engines import registry, runner
+from engines.wire import Channel, Stop, ToRunner
+
+class Instant:  # an engine, its builder and its generator, which do nothing and at once
+    busy = False
+    def builder(self, *_): return self
+    def load(self, *_): return []
+    def warm_up(self): return self
+
+class Late(runner.Serving):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        made._route(Stop())  # what the reader's thread does
+
+registry.ENGINES["mlx"] = Instant()
+runner.Serving = Late
+made = runner.Runner(Channel(socket.socket(fileno=int(sys.argv[1])), ToRunner))
+raise SystemExit(made.run())
+"""
+
+
+def test_a_stop_just_when_the_warm_up_ends_is_heard(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        return popen([sys.executable, "-c", _STOPPED_LATE, command[-1]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with RunnerClient() as runner:
+        runner.load(tiny)
+        runner.channel.send(WarmUp())
+        runner.wait(lambda: any(isinstance(s, status.Ready | status.Shutdown) for s in runner.statuses))
+        assert [status.name(s) for s in runner.statuses[-2:]] == ["ShuttingDown", "Shutdown"]
+        assert runner.process.wait(10) == 0
 
 
 def test_is_its_own_session_and_idle_before_any_engine_is_imported() -> None:

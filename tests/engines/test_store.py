@@ -187,6 +187,20 @@ def test_an_index_that_points_outside_is_refused(
         models.find("sly")
 
 
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "model.safetensors.index.json", manifest.NAME]
+)
+def test_json_that_is_nested_without_end_harms_nothing(
+    models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path, name: str
+) -> None:
+    put(tiny, roots[0] / "good", roots[0] / "nested")
+    content = b'{"a":' + b"[" * 200_000
+    header = len(content).to_bytes(8, "little") if name == "model.safetensors" else b""
+    (roots[0] / "nested" / name).write_bytes(header + content)
+    assert [model.model_id for model in models.scan()] == ["good"]
+    assert "fetch it again" in (found := models.problems[0].cause.message) or "is n" in found
+
+
 def test_a_directory_that_can_t_be_read_is_a_problem(
     models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import tokenizers
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -164,6 +165,25 @@ def test_prepare_templates_and_refuses_what_is_too_long(tiny: Path) -> None:
     with pytest.raises(Refused) as refused:
         engine.prepare(Prompt(kind="completion", tokens=[1] * 1020), greedy(12))
     assert refused.value.cause.code == "context_length_exceeded"
+
+
+def test_a_word_beyond_the_vocabulary_is_refused_before_it_breaks_the_batch(tmp_path: Path) -> None:
+    path = tiny_model_dir(tmp_path / "model", endless=True)
+    tokenizer: Any = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer.add_tokens([f"<|extra {n}|>" for n in range(40)])
+    tokenizer.save(str(path / "tokenizer.json"))
+    engine = loaded(path)
+    chat = Prompt(kind="chat", messages=[{"role": "user", "content": "the <|extra 39|> sea"}])
+    with pytest.raises(Refused) as refused:
+        engine.prepare(chat, greedy(4))
+    assert refused.value.cause.code == "invalid_prompt"
+
+
+def test_the_shortest_contexts_are_warmed_up_too(tiny: Path) -> None:
+    for context in range(1, 9):
+        engine = loaded(tiny, context=context)
+        room = [0] * max(1, context - 1)
+        assert tokens(run(engine, {"t": (room, greedy(1))})["t"])
 
 
 # Loading

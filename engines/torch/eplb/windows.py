@@ -31,6 +31,7 @@ class LoadWindows:
         """Begin a new interval: what was counted under another placement is void."""
         self._epoch = epoch
         self._seconds = 0.0
+        self._closed = None
         self._recorder.reset()
 
     def counted(self, compute: Compute) -> Compute:
