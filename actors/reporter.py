@@ -35,16 +35,16 @@ class Reporter:
         self._clock = clock
         self._lock = threading.RLock()
         self._waiting: dict[str, Report] = {}
-        self._told: dict[str, Callable[[], None]] = {}
+        self._refused: dict[str, Callable[[], None]] = {}
         self._under_way: set[str] = set()
         self._paused = False
         self._closed = False
 
-    def send(self, report: Report, told: Callable[[], None] | None = None) -> None:
-        """Hand in a report; any thread, never blocks. ``told`` is called when it is decided."""
+    def send(self, report: Report, refused: Callable[[], None] | None = None) -> None:
+        """Hand in a report; any thread, never blocks. ``refused`` is called where it is rejected."""
         with self._lock:
-            if told is not None:
-                self._told[report.command_id] = told
+            if refused is not None:
+                self._refused[report.command_id] = refused
             self._waiting[report.command_id] = report
             if not self._paused:
                 self._transmit(report)
@@ -70,9 +70,9 @@ class Reporter:
             self._under_way.discard(command_id)
             if answer.error is None or isinstance(answer.error, Rejected):
                 self._waiting.pop(command_id, None)
-                told = self._told.pop(command_id, None)
-                if told is not None:
-                    told()
+                refused = self._refused.pop(command_id, None)
+                if refused is not None and answer.error is not None:
+                    refused()
             elif not self._paused:
                 self._pause()
 

@@ -53,8 +53,8 @@ class _FetchLost(NamedTuple):
     model_id: str
 
 
-class _Offered(NamedTuple):
-    """The master has decided on a runner that was offered; whether it took it is in the log by now."""
+class _Refused(NamedTuple):
+    """The master has no use for a runner that was offered. One that it takes comes back with the log."""
 
     runner_id: str
 
@@ -133,7 +133,7 @@ class Worker(Actor):
                 self._view.fetching.discard(message.model_id)
             case _Wake():
                 pass
-            case _Offered():
+            case _Refused():
                 if message.runner_id in self._view.runners:
                     self._view.runners[message.runner_id].refused = True  # until the log has it again
             case _Rewound():
@@ -235,7 +235,7 @@ class Worker(Actor):
         """Let the master decide whether it may carry on; without an answer it lives on."""
         local = self._view.runners[step.runner_id]
         local.offered = True
-        self._reports.adoptable(local, lambda: self.mailbox.put_system(_Offered(step.runner_id)))
+        self._reports.adoptable(local, lambda: self.mailbox.put_system(_Refused(step.runner_id)))
 
     def report_lost(self, step: p.ReportLost) -> None:
         """Its supervisor has crashed, or belonged to a worker that has."""

@@ -38,8 +38,8 @@ class WorkerReports:
             cmd.ReportTask(command_id=fresh("report"), origin=self._node_id, task_id=task_id, outcome=outcome)
         )
 
-    def adoptable(self, local: LocalRunner, told: Callable[[], None]) -> None:
-        """A runner that may carry on, with its group; ``told`` is called when that is decided."""
+    def adoptable(self, local: LocalRunner, refused: Callable[[], None]) -> None:
+        """A runner that may carry on, with its group; ``refused`` is called where it may not."""
         report = cmd.ReportAdoptable(
             command_id=fresh("report"),
             origin=self._node_id,
@@ -50,4 +50,4 @@ class WorkerReports:
             card=local.model.card if local.model else None,
             source=local.model.source if local.model else None,
         )
-        self._reporter.send(report, told)
+        self._reporter.send(report, refused)
