@@ -22,7 +22,7 @@ from actors.streams import TokenHub
 from engines import wire
 from engines.processes import StderrTail, diagnose, spawn_runner
 from engines.registry import ENGINES
-from engines.wire import ChannelClosed, FromRunner, ToRunner
+from engines.wire import FromRunner, ToRunner
 from events import commands as cmd
 from events import status as st
 from events.experts import EplbSettings
@@ -44,6 +44,12 @@ class Order(NamedTuple):
 
 class ShutDown(NamedTuple):
     """Stop the runner for good."""
+
+
+class _Unheard(NamedTuple):
+    """What the runner says can't be understood, or not be passed on."""
+
+    error: Exception
 
 
 class _Exited(NamedTuple):
@@ -118,6 +124,8 @@ class RunnerSupervisor(Actor):
                 self._check()
             case _Kill():
                 self._process.kill()
+            case _Unheard():
+                self._unheard(message.error)
             case _Exited():
                 self._exited()
             case _:
@@ -197,10 +205,16 @@ class RunnerSupervisor(Actor):
                     self.mailbox.put_system(message)
                 else:
                     self.mailbox.put_system(message)
-        except ChannelClosed:
-            logger.exception("%s sent what is no message and is stopped", self.runner_id)
+        except Exception as error:  # without this thread its end would never be known
+            logger.exception("%s can't be heard any more and is stopped", self.runner_id)
+            self.mailbox.put_system(_Unheard(error))
             self._process.kill()
         self.mailbox.put_system(_Exited())
+
+    def _unheard(self, error: Exception) -> None:
+        message = f"{self.runner_id} was killed, because what it says can't be followed: {error}"
+        cause = Cause(code="runner_unheard", message=message)
+        self._failure = self._failure or st.Failed(phase=type(self._status).__name__, cause=cause)
 
     def _say_again(self) -> None:
         """The log has lost what was reported: the start of the process and how far it has come."""

@@ -344,6 +344,27 @@ def test_a_prompt_that_no_message_can_carry_breaks_only_its_task(start: Start) -
     assert isinstance(runner.ends("good")[0], cmd.Finished)
 
 
+def test_a_runner_that_sends_what_is_no_message_ends(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that was started from files of another version, while this node runs on."""
+    monkeypatch.setattr("engines.processes.FromRunner", wire.Progress | wire.Admitted)
+    failure = start(PATIENT).failure()
+    assert failure.cause.code == "runner_unheard"
+    assert "StatusIs" in failure.cause.message
+
+
+def test_a_runner_whose_words_can_not_be_passed_on_ends(start: Start) -> None:
+    def full(_: object) -> None:
+        raise OSError("no room")
+
+    runner = start(PATIENT).ready()
+    runner.hub.attach(full)
+    runner.generate("task-1", LONG)
+    failure = runner.failure()
+    assert failure.cause.code == "runner_unheard"
+    assert "no room" in failure.cause.message
+    assert failure.phase == "Ready"
+
+
 def test_an_idle_runner_has_no_deadline(start: Start) -> None:
     runner = start(Settings(home="unused", prefill_timeout_s=3.0, decode_timeout_s=1.0)).ready()
     for n in range(2):
