@@ -38,8 +38,14 @@ def interfaces() -> list[Interface]:
 
 
 def with_scope(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
-    """The host of a socket address; a link-local one with its interface, as ``fe80::1%eth0``."""
+    """The host of a socket address; a link-local one with its interface, as ``fe80::1%eth0``.
+
+    With the interface's number where it has just gone.
+    """
     host = address[0].removeprefix("::ffff:")
     if len(address) == 4 and address[3] and "%" not in host:
-        return f"{host}%{socket.if_indextoname(address[3])}"
+        try:
+            return f"{host}%{socket.if_indextoname(address[3])}"
+        except OSError:
+            return f"{host}%{address[3]}"
     return host

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
 from random import Random
 
 from actors.net.addresses import LONGEST_PAUSE_S, pause_after
 from actors.net.transport import TransportError
 
 ANSWERED_PAUSE_S = LONGEST_PAUSE_S
+_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?")
 
 
 def parse_seed(text: str, default_port: int) -> tuple[str, int]:
@@ -20,9 +23,19 @@ def parse_seed(text: str, default_port: int) -> tuple[str, int]:
         port = port.removeprefix(":")
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
-    if not host or not (port or str(default_port)).isdigit() or not 0 < int(port or default_port) < 65536:
+    port = port or str(default_port)
+    if not (_is_host(host) and port.isdecimal() and 0 < int(port) < 65536):
         raise TransportError(f"The peer {text!r} is no address; write host, host:port or [ipv6]:port.")
-    return host, int(port or default_port)
+    return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    if ":" not in text:
+        return _NAME.fullmatch(text) is not None
+    try:
+        return bool(IPv6Address(text))
+    except AddressValueError:
+        return False
 
 
 @dataclass

@@ -24,7 +24,7 @@ from actors.net.greeting import (
     tag_of,
     unpack,
 )
-from actors.net.interfaces import Interface
+from actors.net.interfaces import Interface, with_scope
 from actors.net.mesh_settings import MeshSettings
 from actors.net.outbox import Outbox
 from actors.net.refusals import AGAIN_S, Refusals
@@ -183,6 +183,10 @@ def test_addresses_that_mean_nothing_elsewhere_are_not_shared() -> None:
     assert [a.node_id for a in sharable(known, "127.0.0.1")] == ["b", "c"]
 
 
+def test_a_caller_over_an_interface_that_has_just_gone_has_an_address() -> None:
+    assert with_scope(("fe80::1", 5, 0, 2**31 - 1)) == f"fe80::1%{2**31 - 1}"
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -191,13 +195,18 @@ def test_addresses_that_mean_nothing_elsewhere_are_not_shared() -> None:
         ("10.0.0.1:22", ("10.0.0.1", 22)),
         ("[fe80::1%eth0]:7", ("fe80::1%eth0", 7)),
         ("fe80::1", ("fe80::1", 9)),
+        ("::1", ("::1", 9)),
+        (" node_1.lan. ", ("node_1.lan.", 9)),
     ],
 )
 def test_seeds_are_read(text: str, place: tuple[str, int]) -> None:
     assert parse_seed(text, 9) == place
 
 
-@pytest.mark.parametrize("text", ["", ":1", "host:port", "host:0", "host:70000"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":1", "host:port", "host:0", "host:70000", "host:²", "a b", "a..b", "a/b", "http://a:1", "1:2:3"],
+)
 def test_a_wrong_seed_is_told(text: str) -> None:
     with pytest.raises(TransportError, match="is no address; write host"):
         parse_seed(text, 9)
