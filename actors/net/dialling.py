@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 
 import aiohttp
@@ -14,6 +15,8 @@ from actors.net.greeting import Refused
 _CLOSING = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]  (made with attrs)
 CONNECT_S = 2.0
 """Seconds until an address that doesn't answer is given up."""
+OPEN_S = 5.0
+"""Seconds until one that takes the connection, and then says nothing, is."""
 
 
 def new_client() -> aiohttp.ClientSession:
@@ -26,13 +29,14 @@ async def open_channel(client: aiohttp.ClientSession, own: Security, host: str, 
     """A WebSocket to the mesh port at ``host``. Raises `Refused` where TLS fails, else OSError."""
     url = URL.build(scheme="wss" if own.client else "ws", host=host, port=port, path=PATH)
     try:
-        ws = await client.ws_connect(
-            url,
-            ssl=own.client or False,
-            compress=0,
-            max_msg_size=MAX_FRAME,
-            timeout=_CLOSING,
-        )
+        async with asyncio.timeout(OPEN_S):
+            ws = await client.ws_connect(
+                url,
+                ssl=own.client or False,
+                compress=0,
+                max_msg_size=MAX_FRAME,
+                timeout=_CLOSING,
+            )
     except aiohttp.ClientError as error:
         failure = _tls_failure(error)
         if failure is not None:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -46,6 +47,7 @@ class Listener:
         self._server = web.Server(self._serve, access_log=None)
         self._loop = asyncio.get_running_loop()
         self._admissions: set[asyncio.Task[None]] = set()
+        self._asked: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         self._accepts = [self._loop.create_task(self._accept(listening)) for listening in sockets]
 
     async def close(self) -> None:
@@ -73,9 +75,12 @@ class Listener:
         limit = GREETING_S if self._tls else None
         try:
             connection.setblocking(False)
-            await self._loop.connect_accepted_socket(
+            transport, _ = await self._loop.connect_accepted_socket(
                 self._server, connection, ssl=self._tls, ssl_handshake_timeout=limit
             )
+            await asyncio.sleep(GREETING_S)
+            if transport not in self._asked:
+                transport.abort()
         except ssl.SSLError as error:
             self._failed(host, tls_refusal(error))
         except OSError:
@@ -84,6 +89,10 @@ class Listener:
                 self._failed(host, _BROKEN_OFF)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.transport is not None:
+            self._asked.add(request.transport)
+        if "Origin" in request.headers:  # a page in a browser, which may reach the loopback of its machine
+            return web.Response(status=403)
         if request.path != PATH:
             return web.Response(
                 status=404, text="This is the port by which Cuebook's nodes reach one another.\n"

@@ -19,8 +19,9 @@ from aiohttp import web
 from support.authority import Authority
 from support.transports import Recorder, eventually, peer
 
+from actors.net import dialling, listener
 from actors.net.auth import Mode, security
-from actors.net.channel import Channel
+from actors.net.channel import PATH, Channel
 from actors.net.dialling import new_client, open_channel
 from actors.net.greeting import PROTOCOL, Challenge, Hello, Lane, Refused, Terms, Welcome, pack, tag_of
 from actors.net.handshake import greet
@@ -282,6 +283,47 @@ def test_garbage_on_the_port_hurts_nobody(make: Make) -> None:
     assert a.send("b", "log", b"1")
     eventually(lambda: other.heard)
     assert other.of("down") == []
+
+
+@pytest.mark.parametrize("secret", ["", SECRET])
+def test_who_says_nothing_is_cut_off(make: Make, monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    monkeypatch.setattr(listener, "GREETING_S", 0.5)
+    a, _ = make("a", secret=secret)
+    tls = security("c", SECRET).client
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", a.port), timeout=10))
+        if secret and tls:
+            connection = stack.enter_context(tls.wrap_socket(connection))
+        _, other = make("b", secret=secret)
+        eventually(lambda: other.up == {"a"})
+        with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
+            assert connection.recv(1) == b""
+    time.sleep(0.6)
+    assert other.of("down") == []
+
+
+def test_who_is_dialled_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialling, "OPEN_S", 0.1)
+
+    async def dial(port: int) -> None:
+        async with new_client() as client:
+            with pytest.raises(TimeoutError):
+                await open_channel(client, security("c"), "127.0.0.1", port)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(asyncio.wait_for(dial(silent.getsockname()[1]), 10))
+
+
+def test_a_page_in_a_browser_gets_no_link_with_an_open_mesh(make: Make) -> None:
+    a, _ = make("a")
+
+    async def visit() -> None:
+        url = f"http://127.0.0.1:{a.port}{PATH}"
+        async with new_client() as client:
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await client.ws_connect(url, origin="https://somewhere.example")
+
+    asyncio.run(visit())
 
 
 class Relay:
