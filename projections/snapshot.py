@@ -52,12 +52,15 @@ def pack(reader: LogReader, directory: Path | None, upto: int) -> bytes:
 def save(reader: LogReader, directory: Path, upto: int) -> Path:
     """Write a snapshot of the state at event ``upto``, and remove all but the newest `KEEP`.
 
-    That of a base goes once the log has its whole past: until then nothing else could replace it. Raises
-    `OSError` where the directory can't be written, and what `pack` raises.
+    That of a base goes once the log has its whole past: until then nothing else could replace it. Those
+    beyond the head, of what a rewind took, go too. Raises `OSError` where the directory can't be written, and
+    what `pack` raises.
     """
     snapshot = _take(reader, directory, upto)
     path = _write(msgspec.msgpack.encode(snapshot), directory, snapshot.seq)
-    unwanted = _newest_first(directory, _STATE)[KEEP:]
+    head, saved = reader.head(), _newest_first(directory, _STATE)
+    void = [each for each in saved if _seq_of(each) > head]
+    unwanted = [*void, *saved[len(void) + KEEP :]]
     if reader.base() is None:
         unwanted += _newest_first(directory, _BASE)
     for old in unwanted:
@@ -116,6 +119,10 @@ def _path(directory: Path, kind: str, seq: int) -> Path:
     return directory / f"{kind}-{seq:015d}.snapshot"
 
 
+def _seq_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
 def _write(packed: bytes, directory: Path, seq: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = _path(directory, _STATE, seq)
@@ -149,7 +156,7 @@ def catch_up(state: ClusterState, reader: LogReader, upto: int | None = None) ->
 def _usable(reader: LogReader, directory: Path, upto: int) -> Iterator[ClusterState]:
     """The states of the snapshots that fit, newest first. Those that never will are removed on the way."""
     for path in _newest_first(directory, _STATE) + _newest_first(directory, _BASE):
-        if int(path.stem.rpartition("-")[2]) > upto:
+        if _seq_of(path) > upto:
             continue
         try:
             snapshot = _decoder.decode(path.read_bytes())

@@ -161,6 +161,17 @@ def test_a_snapshot_of_what_a_rewind_took_is_not_used(reader: LogReader, tmp_pat
     log.close()
 
 
+def test_one_that_a_rewind_left_beyond_the_head_makes_room(reader: LogReader, tmp_path: Path) -> None:
+    directory = tmp_path / "snapshots"
+    log = EventLog.open(tmp_path / "log.db")
+    for seq in (reader.head() - 1, reader.head()):
+        snapshot.save(reader, directory, seq)
+    log.rewind(reader.last_decision() - 20, "w", "r", [], at=1.0)
+    saved = snapshot.save(reader, directory, reader.head())
+    assert list(directory.iterdir()) == [saved]
+    log.close()
+
+
 def test_a_snapshot_is_not_packed_while_the_log_is_rewound(
     reader: LogReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
