@@ -22,6 +22,7 @@ _ENTITIES = {
     "runners": "runner",
     "tasks": "task",
     "experts": "experts",
+    "links": "link",
 }
 _POSITION = {"seq", "at"}
 _DERIVED = {"open_tasks"}
@@ -77,7 +78,7 @@ def _entities(before: ClusterState, after: ClusterState) -> Iterator[Change]:
         old: dict[Any, Value] = getattr(before, name)
         new: dict[Any, Value] = getattr(after, name)
         for key in sorted(old.keys() | new.keys()):
-            yield from _entity(entity, _id(key), old.get(key), new.get(key))
+            yield from _entity(entity, _id(entity, key), old.get(key), new.get(key))
 
 
 def _entity(entity: str, name: str, old: Value | None, new: Value | None) -> Iterator[Change]:
@@ -91,8 +92,10 @@ def _entity(entity: str, name: str, old: Value | None, new: Value | None) -> Ite
             yield Change(entity, name, field, _plain(was), _plain(now))
 
 
-def _id(key: str | tuple[str, str]) -> str:
-    return key if isinstance(key, str) else " of ".join(reversed(key))
+def _id(entity: str, key: str | tuple[str, str]) -> str:
+    if isinstance(key, str):
+        return key
+    return " to ".join(key) if entity == "link" else " of ".join(reversed(key))
 
 
 def _plain(value: object) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from support.histories import History, drafts, logged
@@ -13,7 +14,7 @@ from events.catalogue import NodeResourcesChanged
 from events.record import Draft
 from projections.evolve import apply
 from projections.replay import Change, Unreachable, diff, state_at, state_at_time
-from projections.state import ClusterState
+from projections.state import ClusterState, Link
 
 
 @settings(max_examples=20, deadline=None)
@@ -62,6 +63,19 @@ def test_a_diff_names_what_came_and_went(tmp_path: Path) -> None:
     assert gone.before["instance_id"] == before.tasks[gone.id].instance_id
     (came,) = [change for change in diff(after, before) if change.entity == "task"]
     assert (came.before, came.after) == (None, gone.before)
+
+
+def test_a_diff_names_links_and_can_be_printed() -> None:
+    before, after = ClusterState(), ClusterState()
+    before.links["node-a", "node-b"] = Link(latency_s=0.5, bandwidth=1e9)
+    after.links["node-a", "node-b"] = Link(latency_s=0.25, bandwidth=1e9)
+    after.links["node-b", "node-a"] = Link(latency_s=0.25, bandwidth=1e9)
+    changes = diff(before, after)
+    assert changes == [
+        Change("link", "node-a to node-b", "latency_s", 0.5, 0.25),
+        Change("link", "node-b to node-a", "", None, {"latency_s": 0.25, "bandwidth": 1e9}),
+    ]
+    assert msgspec.json.decode(msgspec.json.encode(changes), type=list[Change]) == changes
 
 
 def test_equal_states_have_no_diff(tmp_path: Path) -> None:
