@@ -12,12 +12,16 @@ _STATE = (
     "events/experts.py",
     "events/catalogue.py",
     "events/expert_events.py",
+    "events/codec.py",
+    "events/upcasting.py",
     "projections/state.py",
     "projections/evolve.py",
     "projections/evolve_experts.py",
 )
 _ROWS = (
     *_STATE,
+    "events/commands.py",
+    "events/expert_commands.py",
     "projections/schema.sql",
     "projections/views.sql",
     "projections/schema.py",

@@ -1,4 +1,4 @@
-"""What must hold of `ClusterState` after every event. Checked by tests and by `cuebook replay verify`."""
+"""What must hold of `ClusterState` after every event. Checked by tests."""
 
 from __future__ import annotations
 
