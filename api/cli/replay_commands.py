@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from argparse import Namespace
 from dataclasses import dataclass
@@ -120,9 +121,8 @@ def timeline(question: Question) -> int:
 def verify(question: Question) -> int:
     """`replay verify`: the hash chain first, then every decision."""
     broken = verify_chain(question.log)
-    report = verifying.verify(
-        question.reader, decide, refusal=Rejected, decider_version=VERSION, start=question.args.after
-    )
+    start = min(question.args.after, question.reader.last_decision())
+    report = verifying.verify(question.reader, decide, refusal=Rejected, decider_version=VERSION, start=start)
     if question.as_json:
         print_json({"ok": broken is None and report.ok, "chain_break": broken, "decisions": report})
     else:
@@ -154,18 +154,18 @@ def what_if(question: Question) -> int:
 
 def rebuild(question: Question) -> int:
     """`replay rebuild`: refused where a node may have the tables open."""
-    args = question.args
-    target = Path(args.to).expanduser() if args.to else question.log.with_name("projections.db")
+    args, beside = question.args, question.log.with_name("projections.db")
+    target = Path(args.to).expanduser() if args.to else beside
     if args.compare:
         return _compare(question, target)
-    try:
-        lock = WriterLock(question.log)
-    except LogLocked as error:
-        if not args.to:
-            raise CliError(f"{error} Or make the tables elsewhere with --to PATH.") from error
-        lock = None
+    if target.resolve() == question.log.resolve():
+        raise CliError(f"{target} is the log itself: name another file for the tables.")
+    lock = _lock(question.log) if target.resolve() == beside.resolve() else None
     try:
         position = mirror.rebuild(question.log, target)
+    except (OSError, sqlite3.OperationalError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CliError(f"{target} can't be written: {reason}.") from error
     finally:
         if lock is not None:
             lock.release()
@@ -174,6 +174,19 @@ def rebuild(question: Question) -> int:
     else:
         say(f"{target} holds {position.decision_id} decisions and {position.seq} events.")
     return 0
+
+
+def _lock(log: Path) -> WriterLock:
+    """Keep nodes away from the log whose own tables are made anew."""
+    try:
+        return WriterLock(log)
+    except LogLocked as error:
+        raise CliError(f"{error} Or make the tables elsewhere with --to PATH.") from error
+    except OSError as error:
+        message = (
+            f"{log.parent} can't be written: {error.strerror}. Make the tables elsewhere with --to PATH."
+        )
+        raise CliError(message) from error
 
 
 def _compare(question: Question, existing: Path) -> int:
