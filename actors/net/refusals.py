@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 AGAIN_S = 600.0
 """Seconds in which the same refusal isn't told again."""
-_MAX_REMEMBERED = 1_000
+MAX_TOLD = 100
+"""Refusals told in that time: each gets into the log, and a stranger can make up as many as it likes."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +29,9 @@ class Refusals:
         subject = "There this node is refused" if by_peer else "No link"
         sentence = f"{subject}: {why[:1_000]}"
         key, now = (host, sentence), self._now()
-        if now - self._told.get(key, -AGAIN_S) < AGAIN_S:
+        self._told = {each: at for each, at in self._told.items() if now - at < AGAIN_S}
+        if key in self._told or len(self._told) >= MAX_TOLD:
             return
-        if len(self._told) >= _MAX_REMEMBERED:
-            self._told.clear()
         self._told[key] = now
         try:
             self._refused(host, sentence)

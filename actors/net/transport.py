@@ -82,7 +82,7 @@ class Handlers(Protocol):
     def refused(self, host: str, why: str) -> None:
         """Links with a node at ``host`` were refused, by it or by this one; ``why`` is a sentence.
 
-        The same refusal is told once in ten minutes, however often it recurs.
+        The same refusal is told once in ten minutes, however often it recurs; all in all a hundred are.
         """
         ...
 

@@ -27,7 +27,7 @@ from actors.net.greeting import (
 from actors.net.interfaces import Interface, with_scope
 from actors.net.mesh_settings import MeshSettings
 from actors.net.outbox import Outbox
-from actors.net.refusals import AGAIN_S, Refusals
+from actors.net.refusals import AGAIN_S, MAX_TOLD, Refusals
 from actors.net.seeds import Seeds, parse_seed
 from actors.net.transport import TransportError
 from actors.net.wire import (
@@ -290,6 +290,18 @@ def test_a_refusal_is_told_once_in_ten_minutes() -> None:
     now[0] = AGAIN_S
     refusals.tell("h", "it is wrong.")
     assert len(told) == 3
+
+
+def test_a_stranger_who_makes_up_refusals_fills_no_log() -> None:
+    told: list[str] = []
+    now = [0.0]
+    refusals = Refusals(lambda host, why: told.append(why), lambda: now[0])
+    for number in range(5_000):
+        refusals.tell("h", f"node {number} belongs to another cluster.")
+    assert len(told) == MAX_TOLD
+    now[0] = AGAIN_S
+    refusals.tell("h", "it is wrong.")
+    assert told[MAX_TOLD:] == ["No link: it is wrong."]
 
 
 def test_beacons_go_where_the_mesh_listens() -> None:
