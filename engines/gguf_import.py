@@ -29,7 +29,7 @@ from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariable
 
 from engines import gguf_tokenizer
 from engines.gguf_fields import Fields
-from engines.model_errors import StoreError, refusal
+from engines.model_errors import FetchCancelled, ModelError, StoreError, refusal
 
 SHARD_BYTES = 2 * 1024**3
 """A weight file's greatest size, and so the memory that an import takes."""
@@ -80,13 +80,22 @@ def import_gguf(path: Path, destination: Path, progress: Progress | None = None)
     ``progress(done, total)`` counts bytes written. Raises `StoreError` for a file that is not GGUF, and for
     architectures, tensors, scalings or tokenizers that can't be taken over exactly.
     """
+    try:
+        _convert(path, destination, progress or (lambda _done, _total: None))
+    except (ModelError, FetchCancelled, OSError):
+        raise
+    except Exception as error:  # the libraries raise whatever a file makes them raise
+        raise _broken(path, error) from error
+
+
+def _convert(path: Path, destination: Path, progress: Progress) -> None:
     reader = _open(path)
     fields = Fields.of(reader)
     config = model_config(fields, tied=all(tensor.name != "output.weight" for tensor in reader.tensors))
     tensors = [_place(tensor, config) for tensor in reader.tensors]
     destination.mkdir(parents=True, exist_ok=True)
     _write_json(destination / "config.json", config)
-    _write_weights(tensors, destination, progress or (lambda _done, _total: None))
+    _write_weights(tensors, destination, progress)
     gguf_tokenizer.write(fields, destination, max_length=cast(int, config["max_position_embeddings"]))
 
 
@@ -148,8 +157,12 @@ def _open(path: Path) -> GGUFReader:
     except FileNotFoundError:
         raise StoreError(refusal("model_files_missing", f"There is no file {path}.")) from None
     except (ValueError, IndexError, OSError, KeyError) as error:
-        message = f"{path} is not a whole GGUF file ({error}); fetch it again."
-        raise StoreError(refusal("model_files_broken", message)) from error
+        raise _broken(path, error) from error
+
+
+def _broken(path: Path, error: Exception) -> StoreError:
+    message = f"{path} is not a whole GGUF file ({error}); fetch it again."
+    return StoreError(refusal("model_files_broken", message))
 
 
 def _place(tensor: ReaderTensor, config: Mapping[str, object]) -> _Tensor:

@@ -217,8 +217,12 @@ def _idle() -> status.Idle:
     from engines.mlx import blas
 
     process = psutil.Process()
+    used = blas.in_use()
     return status.Idle(
-        pid=process.pid, started_at=process.create_time(), options=blas.in_use(), port=_free_port()
+        pid=process.pid,
+        started_at=process.create_time(),
+        options=used if used != blas.REFERENCE else {},  # MLX may not be what computes; if so, `Loaded` tells
+        port=_free_port(),
     )
 
 

@@ -31,6 +31,9 @@ HOW_TO_GET = (
 )
 """What `doctor` says where no OpenBLAS is found."""
 
+REFERENCE = {"blas": "netlib reference"}
+"""What `in_use` says of the one in MLX's wheel: where nothing was preloaded, whatever is to compute."""
+
 
 def wanted() -> bool:
     """True where MLX computes with a BLAS that can be replaced."""
@@ -57,7 +60,7 @@ def in_use() -> dict[str, str]:
     try:
         get_config = ctypes.CDLL(None).openblas_get_config
     except AttributeError:
-        return {"blas": "netlib reference"}
+        return dict(REFERENCE)
     get_config.restype = ctypes.c_char_p
     version = get_config().decode().split()[1]
     return {"blas": f"openblas {version} {_mapped()}".strip()}

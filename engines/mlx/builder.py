@@ -110,7 +110,7 @@ class MlxBuilder:
 
     def _machine_notes(self) -> list[str]:
         on_cpu = mx.default_device() == mx.Device(mx.cpu)
-        return [blas.HOW_TO_GET] if on_cpu and blas.in_use().get("blas") == "netlib reference" else []
+        return [blas.HOW_TO_GET] if on_cpu and blas.in_use() == blas.REFERENCE else []
 
 
 def _check_shards(group: MlxGroup, spec: LoadSpec) -> None:

@@ -29,7 +29,7 @@ def _test(*, measure: bool) -> Tested:
     options = blas.in_use() if kind == "cpu" else {}
     if found := _rdma():
         options["rdma"] = " ".join(found)
-    hint = f" {blas.HOW_TO_GET}" if options.get("blas") == "netlib reference" else ""
+    hint = f" {blas.HOW_TO_GET}" if options.get("blas") == blas.REFERENCE["blas"] else ""
     report = EngineReport(
         engine="mlx",
         version=f"{version('mlx')} (mlx-lm {version('mlx-lm')})",

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from engines import gguf_import
 from engines.cards import card_from_directory
 from engines.gguf_import import import_gguf, unpermute
-from engines.model_errors import StoreError
+from engines.model_errors import FetchCancelled, StoreError
 
 
 def permute(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -153,3 +153,25 @@ def test_a_cut_file_is_said_so(tiny_gguf: Path, tmp_path: Path, keep: int) -> No
     (tmp_path / "cut.gguf").write_bytes(tiny_gguf.read_bytes()[:keep])
     with pytest.raises(StoreError, match=r"cut\.gguf is not a whole GGUF file"):
         import_gguf(tmp_path / "cut.gguf", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [(b"gpt2", b"\xff\xff\xff\xff"), ("Ġs t".encode(), "Ġs_t".encode())],
+)
+def test_a_file_with_other_bytes_in_its_fields_is_said_so(
+    tiny_gguf: Path, tmp_path: Path, there: bytes, instead: bytes
+) -> None:
+    content = tiny_gguf.read_bytes()
+    assert there in content
+    (tmp_path / "odd.gguf").write_bytes(content.replace(there, instead, 1))
+    with pytest.raises(StoreError, match=r"odd\.gguf is not a whole GGUF file"):
+        import_gguf(tmp_path / "odd.gguf", tmp_path / "out")
+
+
+def test_what_the_watcher_raises_is_not_the_files_fault(tiny_gguf: Path, tmp_path: Path) -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise FetchCancelled
+
+    with pytest.raises(FetchCancelled):
+        import_gguf(tiny_gguf, tmp_path, stop)

@@ -311,6 +311,9 @@ def test_a_runner_loads_answers_cancels_and_stops(endless: Path) -> None:
         runner.ready(endless, context=4096, prefill_chunk=32)
         names = [status.name(s) for s in runner.statuses]
         assert names == ["Idle", *["Loading"] * 4, "Loaded", "WarmingUp", "Ready"]
+        idle = runner.statuses[0]
+        assert isinstance(idle, status.Idle)
+        assert "netlib reference" not in idle.options.values()  # that is MLX's
         runner.chat("long", "for ever", greedy(4000))
         runner.chat("short", "the sea", greedy(8))
         assert isinstance(runner.outcome("short").end, TaskDone)
