@@ -53,7 +53,7 @@ def why(reader: LogReader, entity_id: str) -> Story:
     what was decided together, after the story of what it was about up to then. Raises `Unknown`.
     """
     number = entity_id.removeprefix("#")
-    if number.isdecimal():
+    if number.isdecimal() and len(number) < 19:  # SQLite's numbers end there
         by_seq = entity_id.startswith("#")
         return _decision_story(reader, entity_id, int(number), by_seq=by_seq)
     found = _Collector(reader).collect(entity_id)

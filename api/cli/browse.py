@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,10 +31,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--tables", metavar="PATH", help="the tables to open (default: projections.db in the home)"
     )
     parser.add_argument(
-        "--listen", metavar="PORT", type=int, default=8001, help="port on 127.0.0.1 (default: 8001)"
+        "--listen", metavar="PORT", type=_port, default=8001, help="port on 127.0.0.1 (default: 8001)"
     )
     parser.add_argument("--open", action="store_true", help="open the web browser too")
     add_setting_flags(parser, ("home",))
+
+
+def _port(text: str) -> int:
+    """A port of this machine. Raises `ArgumentTypeError`."""
+    if not text.isdecimal() or not 0 < int(text) < 65_536:
+        raise ArgumentTypeError(f"{text!r} is no port: 1 to 65535")
+    return int(text)
 
 
 def run(args: Namespace) -> int:

@@ -15,7 +15,8 @@ from api.cli.errors import CliError
 PATIENCE_S = 10.0
 """Seconds to wait for a connection, and for the answer to a request that needs no computing."""
 
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a node that listens on all addresses is reached from its own machine."""
 
 
 class ServerRefused(CliError):
@@ -40,7 +41,7 @@ class Client:
 
     def __init__(self, settings: Settings, *, patience: float = PATIENCE_S) -> None:
         self._patience = patience
-        self._host = _ANY_ADDRESS.get(settings.host, settings.host)
+        self._host = ANY_ADDRESS.get(settings.host, settings.host)
         self._port = settings.api_port
 
     @property
@@ -87,7 +88,10 @@ class Client:
             raise CliError(f"The connection to {self.url} broke: {error}.") from error
         finally:
             connection.close()
-        return json.loads(text) if text else None
+        try:
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise CliError(f"What answers at {self.url} is no Cuebook node: it sent no JSON.") from error
 
     def _connection(self, timeout: float | None) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._patience)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from actors.settings import Settings, load_settings
+from api.cli.client import ANY_ADDRESS
 
 
 def command_line(settings: Settings, words: str, *, client: bool) -> str:
@@ -17,6 +18,8 @@ def command_line(settings: Settings, words: str, *, client: bool) -> str:
     extra: list[str] = []
     if settings.home != usual.home and not client:
         extra += ["--home", settings.home]
+    if settings.host not in (usual.host, *ANY_ADDRESS) and client:
+        extra += ["--host", settings.host]
     if settings.api_port != usual.api_port and client:
         extra += ["--port", str(settings.api_port)]
     return " ".join([_program(), words, *map(shlex.quote, extra)])

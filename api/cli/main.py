@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Protocol, cast
 
 from actors.settings import SettingsError
@@ -45,6 +46,8 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit code: 0 done, 1 not done, 2 not understood, 130 interrupted."""
+    if isinstance(out := cast(object, sys.stdout), TextIOWrapper):
+        out.reconfigure(errors="replace")  # a model writes what this terminal may not have
     words = list(sys.argv[1:] if argv is None else argv)
     args = _overview().parse_args(words[:1] or ["--help"])
     try:

@@ -38,16 +38,17 @@ def run_node(settings: Settings, work: Callable[[Node], int]) -> int:
     node = Node(settings, ApiServer)
     reason = "its command ended"
     warn_now = warn_on_terminal()
-    with stop_on_signals():
+    with stop_on_signals() as stopping:
         _start(node)
-        warn_now()
         try:
+            warn_now()
             return work(node)
         except StopRequested as stop:
             reason = f"signal {stop.name}"
             say(f"\nStopping ({stop.name}); a second Ctrl-C ends at once.")
             return 0
         finally:
+            stopping()
             node.stop(reason)
 
 
@@ -66,9 +67,16 @@ def with_free_port(settings: Settings) -> Settings:
 
 
 @contextmanager
-def stop_on_signals() -> Generator[None, None, None]:
-    """Raise `StopRequested` in the main thread on the first SIGINT or SIGTERM; end at once on the second."""
+def stop_on_signals() -> Generator[Callable[[], None], None, None]:
+    """Raise `StopRequested` in the main thread on the first SIGINT or SIGTERM; end at once on the second.
+
+    Call what it gives when the end has come without a signal: then the first one ends at once.
+    """
     asked = False
+
+    def stopping() -> None:
+        nonlocal asked
+        asked = True
 
     def on_signal(number: int, _: FrameType | None) -> None:
         nonlocal asked
@@ -81,7 +89,7 @@ def stop_on_signals() -> Generator[None, None, None]:
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stopping
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

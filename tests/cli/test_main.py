@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from support.command import PROGRAM, Cuebook, environment
 
 from api.cli.main import COMMANDS
+
+NO_PORT = ["browse", "--listen", "70000"]
 
 
 @pytest.fixture
@@ -40,7 +44,14 @@ def test_version_is_that_of_the_distribution(alone: Cuebook) -> None:
 
 
 def test_what_is_not_understood_is_code_2(alone: Cuebook) -> None:
-    for words in (["perform"], ["place"], ["replay"], ["replay", "how"], ["serve", "--port", "many"]):
+    for words in (
+        ["perform"],
+        ["place"],
+        ["replay"],
+        ["replay", "how"],
+        ["serve", "--port", "many"],
+        NO_PORT,
+    ):
         done = alone(*words)
         assert done.code == 2, words
         assert "error:" in done.err
@@ -64,6 +75,31 @@ def test_without_a_log_the_sentence_says_so(alone: Cuebook, words: list[str]) ->
     assert done.code == 1
     assert "log.db" in done.err
     assert "node" in done.err
+
+
+def test_another_server_than_a_node_is_told(alone: Cuebook) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        other = threading.Thread(target=_answer_with_a_page, args=(server,))
+        other.start()
+        done = alone("status", "--port", str(server.getsockname()[1]))
+        other.join()
+    assert done.code == 1
+    assert "is no Cuebook node" in done.err
+
+
+def _answer_with_a_page(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+
+
+def test_a_terminal_that_lacks_a_character_gets_a_question_mark(
+    monkeypatch: pytest.MonkeyPatch, cuebook: Cuebook, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = cuebook("replay", "rebuild", "--to", str(tmp_path / "b\u00fchne.db"))
+    assert (done.code, "b?hne.db" in done.out) == (0, True)
 
 
 def test_a_reader_that_has_enough_is_no_error(cuebook: Cuebook) -> None:

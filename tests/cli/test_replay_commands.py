@@ -67,6 +67,8 @@ def test_why_tells_the_story_of_an_instance(cuebook: Cuebook, instance_id: str) 
     unknown = cuebook("replay", "why", "instance-of-nothing")
     assert unknown.code == 1
     assert "The log has nothing on 'instance-of-nothing'" in unknown.err
+    for number in ("9" * 30, "#" + "9" * 30):
+        assert f"The log has nothing on {number!r}" in cuebook("replay", "why", number).err
 
 
 def test_timeline_is_filtered(cuebook: Cuebook, instance_id: str) -> None:
