@@ -47,7 +47,7 @@ def findings(seen: Observed, me: Peer) -> list[Finding]:
         *_port(seen),
         *_multicast(seen),
         *_beacons(seen, me),
-        *_nodes(seen),
+        *_nodes(seen, me),
     ]
 
 
@@ -130,10 +130,17 @@ def _beacons(seen: Observed, me: Peer) -> Iterator[Finding]:
         )
 
 
-def _nodes(seen: Observed) -> Iterator[Finding]:
+def _nodes(seen: Observed, me: Peer) -> Iterator[Finding]:
     for answer in seen.answers:
         place = f"{answer.host} port {answer.port}"
-        if answer.peer is not None:
+        if answer.peer is not None and answer.peer.node_id == me.node_id:
+            yield Finding(
+                "nodes",
+                "problem",
+                f"{answer.peer.name} at {place} has this node's own id ({me.node_id}): give each node a home "
+                "directory of its own.",
+            )
+        elif answer.peer is not None:
             name, node_id, version = answer.peer.name, answer.peer.node_id, answer.peer.version
             yield Finding(
                 "nodes", "ok", f"{name} ({node_id}) at {place} accepts this node; version {version}."

@@ -39,9 +39,10 @@ T = TypeVar("T", bound=Greeting)
 
 
 class Greeted(NamedTuple):
-    """Who is on the other side of a channel, and what the link is for."""
+    """Who is on the other side of a channel, in which of its runs, and what the link is for."""
 
     peer: Peer
+    process: str
     lane: Lane
     life: str
     known: list[Address]
@@ -82,7 +83,8 @@ async def _greet(channel: Channel, terms: Terms, own: Security, lane: Lane, life
     welcome = _expect(Welcome, await channel.receive())
     if not own.accepts(welcome.mac, Side.ACCEPTOR, (hello, said), shown):
         raise Refused(no_secret(challenge.peer, terms.cluster))
-    return Greeted(_at(challenge.peer, channel.host, channel.port), lane, life, welcome.known)
+    peer = _at(challenge.peer, channel.host, channel.port)
+    return Greeted(peer, challenge.process, lane, life, welcome.known)
 
 
 async def _answer(
@@ -106,7 +108,8 @@ async def _answer(
         raise Refused(no_secret(hello.peer, terms.cluster))
     mac = own.prove(Side.ACCEPTOR, (said, challenge), own.fingerprint)
     await channel.send(pack(Welcome(mac, known(channel.host))))
-    return Greeted(_at(hello.peer, channel.host, hello.peer.port), hello.lane, hello.life, [])
+    peer = _at(hello.peer, channel.host, hello.peer.port)
+    return Greeted(peer, hello.process, hello.lane, hello.life, [])
 
 
 def _check(terms: Terms, other: Hello | Challenge, channel: Channel) -> None:

@@ -11,11 +11,15 @@ from actors.net.transport import Peer
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What came of greeting a node: the peer, or why there is none; ``refused`` by a node that was there."""
+    """What came of greeting a node: the peer, or why there is none; ``refused`` by a node that was there.
+
+    ``process`` tells one run of a node from another.
+    """
 
     host: str
     port: int
     peer: Peer | None = None
+    process: str = ""
     refused: bool = False
     why: str = ""
 

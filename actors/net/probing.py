@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import aiohttp
 import msgspec
 
-from actors.net.auth import Security, security
+from actors.net.auth import Mode, Security, security
 from actors.net.beacon import Beacon, BeaconListener, BeaconSockets, encode_beacon
 from actors.net.dialling import new_client, open_channel
 from actors.net.greeting import Lane, Refused, Terms, tag_of
@@ -21,7 +21,6 @@ from actors.net.mesh_settings import MeshSettings
 from actors.net.observed import Answer, Observed
 from actors.net.seeds import parse_seed
 from actors.net.transport import Peer, TransportError
-from events.ids import fresh
 
 LISTEN_S = 2.5
 """Seconds in which every running node announces itself at least twice."""
@@ -31,7 +30,9 @@ async def observe(settings: MeshSettings, me: Peer, listen_s: float) -> Observed
     """Observe for ``listen_s`` seconds and some. Raises `TransportError` for impossible settings."""
     settings.hosts()
     own = security(settings.cluster, settings.secret, settings.certificates)
-    guest = msgspec.structs.replace(me, port=0)  # nobody is to dial back
+    # Nobody is to dial back. And a node of this id, maybe this one, would refuse it and put that on record.
+    node_id = me.node_id if own.mode is Mode.CERTIFICATES else f"{me.node_id}-doctor"
+    guest = msgspec.structs.replace(me, node_id=node_id, port=0)
     terms = Terms(guest, secrets.token_hex(8), settings.cluster, own.mode)
     seeds = [parse_seed(seed, settings.port) for seed in settings.seeds]
     looped, beacons = await _hear(settings, listen_s)
@@ -42,13 +43,16 @@ async def observe(settings: MeshSettings, me: Peer, listen_s: float) -> Observed
     ]
     async with new_client() as client:
         prober = _Prober(client, terms, own)
+        port, process = await _port(settings, prober, me)
+        answers = await prober.greet_all([*seeds, *heard])
         return Observed(
             settings=settings,
             interfaces=interfaces(),
-            port=await _port(settings, prober, me),
+            port=port,
             looped=looped,
             beacons=beacons,
-            answers=await prober.greet_all([*seeds, *heard]),
+            # Lists of peers are often the same on all nodes, and name this one too.
+            answers=[answer for answer in answers if not process or answer.process != process],
         )
 
 
@@ -63,11 +67,6 @@ class _Prober:
     async def greet_all(self, places: Iterable[tuple[str, int]]) -> list[Answer]:
         unique = dict.fromkeys(places)
         return list(await asyncio.gather(*(self.greet(host, port) for host, port in unique)))
-
-    async def greet_as_stranger(self, host: str, port: int) -> Answer:
-        """Greet the node that may be this one: it would refuse its own id, and put that on the record."""
-        stranger = msgspec.structs.replace(self._terms.me, node_id=fresh("node"))
-        return await _Prober(self._client, self._terms._replace(me=stranger), self._own).greet(host, port)
 
     async def greet(self, host: str, port: int) -> Answer:
         try:
@@ -84,24 +83,26 @@ class _Prober:
             return Answer(host=host, port=port, why="no answer in time")
         except OSError as error:
             return Answer(host=host, port=port, why=str(error))
-        return Answer(host=host, port=port, peer=greeted.peer)
+        return Answer(host=host, port=port, peer=greeted.peer, process=greeted.process)
 
 
-async def _port(settings: MeshSettings, prober: _Prober, me: Peer) -> str:
+async def _port(settings: MeshSettings, prober: _Prober, me: Peer) -> tuple[str, str]:
+    """What `Observed` says of the port, and which run of this node has it, if one has."""
     if settings.port == 0:
-        return "free"
+        return "free", ""
     try:
         for made in listen(settings.hosts(), settings.port):
             made.close()
     except TransportError as error:
         host = settings.hosts()[0]
-        answer = await prober.greet_as_stranger("127.0.0.1" if host == "0.0.0.0" else host, settings.port)
+        answer = await prober.greet("127.0.0.1" if host == "0.0.0.0" else host, settings.port)
         peer = answer.peer
+        if peer is not None and peer.node_id == me.node_id:
+            return "this node", answer.process
         if peer is not None:
-            mine = peer.node_id == me.node_id
-            return "this node" if mine else f"{error} Node {peer.name} ({peer.node_id}) has it."
-        return f"{error} What has it answers: {answer.why}" if answer.refused else str(error)
-    return "free"
+            return f"{error} Node {peer.name} ({peer.node_id}) has it.", ""
+        return f"{error} What has it answers: {answer.why}" if answer.refused else str(error), ""
+    return "free", ""
 
 
 async def _hear(settings: MeshSettings, listen_s: float) -> tuple[dict[str, str], list[tuple[str, Beacon]]]:

@@ -78,6 +78,10 @@ def test_a_healthy_network_has_no_problem_and_no_note() -> None:
             {"answers": [Answer(host="10.0.0.2", port=52416, refused=True, why="another version")]},
             "At 10.0.0.2 port 52416: another version",
         ),
+        (
+            {"answers": [Answer(host="10.0.0.2", port=52416, peer=peer("me"))]},
+            "name-of-me at 10.0.0.2 port 52416 has this node's own id (me): give each node a home",
+        ),
     ],
 )
 def test_each_problem_has_its_sentence(fields: dict[str, Any], sentence: str) -> None:
@@ -152,6 +156,23 @@ def test_on_this_machine_beside_running_nodes() -> None:
     finally:
         me.stop()
         other.stop()
+
+
+def test_a_list_of_peers_with_the_node_itself_is_fine() -> None:
+    known: dict[str, Any] = {"cluster": uuid.uuid4().hex, "secret": SECRET, "bind": "127.0.0.1"}
+    settings = MeshSettings(**known, port=0, multicast=False)
+    me, namesake, recorder = Mesh(settings), Mesh(settings), Recorder()
+    me.start(peer("me"), recorder)
+    namesake.start(peer("me"), recorder)
+    try:
+        seeds = f"127.0.0.1:{me.port}", f"127.0.0.1:{namesake.port}"
+        mine = MeshSettings(**known, port=me.port, multicast=False, seeds=seeds)
+        (problem,) = problems(diagnose(mine, peer("me", port=me.port), listen_s=0))
+        assert f"127.0.0.1 port {namesake.port} has this node's own id" in problem
+        assert recorder.refusals == []
+    finally:
+        me.stop()
+        namesake.stop()
 
 
 def test_between_machines_by_multicast() -> None:
