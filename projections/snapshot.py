@@ -138,12 +138,18 @@ def load_state(reader: LogReader, directory: Path | None = None, upto: int | Non
     Raises `events.errors.LogIncomplete` where no snapshot is usable and the log still lacks its past.
     """
     while True:
+        rewinds = reader.rewinds()
         end = reader.head() if upto is None else upto
         state = next(_usable(reader, directory, end), None) if directory is not None else None
         try:
-            return catch_up(state or ClusterState(), reader, end)
-        except LogRewound:
-            _logger.info("The log was rewound while the state was loaded: loading it again")
+            state = catch_up(state or ClusterState(), reader, end)
+        except Exception:  # what comes after a rewind need not fit to what was before it
+            if reader.rewinds() == rewinds:
+                raise
+        else:
+            if reader.rewinds() == rewinds:
+                return state
+        _logger.info("The log was rewound while the state was loaded: loading it again")
 
 
 def catch_up(state: ClusterState, reader: LogReader, upto: int | None = None) -> ClusterState:
@@ -160,7 +166,10 @@ def _usable(reader: LogReader, directory: Path, upto: int) -> Iterator[ClusterSt
             continue
         try:
             snapshot = _decoder.decode(path.read_bytes())
-        except (OSError, msgspec.MsgspecError) as error:
+        except OSError as error:
+            _logger.warning("The snapshot %s can't be read now: %s", path, error)
+            continue
+        except msgspec.MsgspecError as error:
             _discard(path, f"it can't be read: {error}")
             continue
         if snapshot.code != fingerprint.of_state():

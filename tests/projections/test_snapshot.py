@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 from support.histories import History, logged
 
+from events.catalogue import PeerRefused
 from events.errors import LogIncomplete, LogMissing, LogRewound
 from events.log import EventLog
 from events.reader import LogReader
 from events.values import Cause
-from projections import snapshot
+from projections import fingerprint, snapshot
 from projections.snapshot import Snapshot, SnapshotUnfit, load_state, pack, save_base
 from projections.state import ClusterState
 
@@ -170,6 +173,44 @@ def test_one_that_a_rewind_left_beyond_the_head_makes_room(reader: LogReader, tm
     saved = snapshot.save(reader, directory, reader.head())
     assert list(directory.iterdir()) == [saved]
     log.close()
+
+
+def test_a_state_is_never_of_two_histories(
+    reader: LogReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "snapshots"
+    log = EventLog.open(tmp_path / "log.db")
+    fork = reader.last_decision() - 20
+    snapshot.save(reader, directory, reader.head() - 5)
+    drafts = History(3).take(400)[fork:]
+    renamed = msgspec.structs.replace(drafts[0].command, command_id="again")
+    refused = PeerRefused(node_id="node-anna", host="10.0.0.9", reason="It shifts what follows by one.")
+    hash_at = reader.hash_at
+
+    def rewound_after_hash_at(seq: int) -> str:
+        found = hash_at(seq)
+        if reader.rewinds() == 0:
+            log.rewind(fork, "w", "r", [], at=1.0)
+            log.append([msgspec.structs.replace(drafts[0], command=renamed, events=[refused]), *drafts])
+        return found
+
+    monkeypatch.setattr(reader, "hash_at", rewound_after_hash_at)
+    assert in_order(load_state(reader, directory)) == in_order(load_state(reader))
+    log.close()
+
+
+def test_one_that_can_not_be_read_right_now_stays(
+    reader: LogReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_handle_left(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    saved = snapshot.save(reader, tmp_path, 50)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", no_handle_left)
+        patch.setattr(fingerprint, "of_state", str)
+        assert in_order(load_state(reader, tmp_path)) == in_order(load_state(reader))
+    assert saved.exists()
 
 
 def test_a_snapshot_is_not_packed_while_the_log_is_rewound(
