@@ -22,6 +22,9 @@ def backup(source: Path, dest: Path, driver: Driver = STDLIB) -> None:
         writing = driver.open(partial, write=True)
         try:
             driver.backup(reading, writing)
+        except BaseException:
+            partial.unlink()  # it may be what has filled the disk
+            raise
         finally:
             writing.close()
         partial.rename(dest)

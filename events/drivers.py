@@ -13,6 +13,9 @@ from typing import Any, Protocol, cast
 
 from events.errors import DriverMissing
 
+_BUSY_MS = 5_000
+"""Milliseconds that a connection waits for one that is opening or closing the file."""
+
 
 class Cursor(Protocol):
     """Result of a statement."""
@@ -79,7 +82,8 @@ class StdlibDriver:
     def open(self, path: Path, *, write: bool) -> Connection:
         """Open a file, see `Driver.open`."""
         uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        timeout = _BUSY_MS / 1000
+        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
 
     def backup(self, source: Connection, dest: Connection) -> None:
         """Copy a database, see `Driver.backup`."""
@@ -104,7 +108,9 @@ class ApswDriver:
         """Open a file, see `Driver.open`."""
         apsw = self._apsw
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE if write else apsw.SQLITE_OPEN_READONLY
-        return cast(Connection, apsw.Connection(str(path), flags=flags))
+        connection = apsw.Connection(str(path), flags=flags)
+        connection.set_busy_timeout(_BUSY_MS)
+        return cast(Connection, connection)
 
     def backup(self, source: Connection, dest: Connection) -> None:
         """Copy a database, see `Driver.backup`."""

@@ -24,7 +24,7 @@ from events.catalogue import InstanceDeleted, InstanceRequested
 from events.chain import verify_chain
 from events.check import check
 from events.commands import DeleteInstance
-from events.drivers import Driver
+from events.drivers import Connection, Driver
 from events.errors import (
     DraftRefused,
     LogDamaged,
@@ -245,6 +245,17 @@ class LogConformance:
             with pytest.raises(LogForeign, match="can't be read as a SQLite database"):
                 opener(path, driver=driver)
 
+    def test_a_reader_waits_for_who_is_opening_or_closing_it(self, path: Path, driver: Driver):
+        EventLog.open(path, driver=driver).close()
+        alone = driver.open(path, write=True)
+        query(alone, "PRAGMA locking_mode = EXCLUSIVE")
+        query(alone, "SELECT * FROM meta")
+        closing = threading.Timer(0.2, alone.close)
+        closing.start()
+        with LogReader.open(path, driver=driver) as reader:
+            assert reader.head() == 0
+        closing.join()
+
     def test_a_newer_format_is_refused(self, path: Path, driver: Driver):
         EventLog.open(path, driver=driver).close()
         connection = driver.open(path, write=True)
@@ -385,6 +396,21 @@ class LogConformance:
         reopened = EventLog.open(copy, driver=driver)
         assert reopened.append([finish(11)])[0].decision_id == 9
         reopened.close()
+
+    def test_a_backup_that_fails_leaves_nothing(
+        self, log: EventLog, tmp_path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ):
+        def full(source: Connection, dest: Connection) -> None:
+            query(dest, "CREATE TABLE half (x)")
+            raise driver.error("database or disk is full")
+
+        log.append(history())
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "backup", full)
+            with pytest.raises(driver.error, match="disk is full"):
+                log.backup(tmp_path / "copy.db")
+        assert not list(tmp_path.glob("copy.db*"))
+        log.backup(tmp_path / "copy.db")
 
     def test_backups_while_writing(self, log: EventLog, tmp_path: Path, driver: Driver):
         log.append([finish(n) for n in range(500)])
