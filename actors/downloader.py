@@ -87,6 +87,8 @@ class Downloader(Actor):
         )
         self._fetching: set[str] = set()
         self._known: set[str] = set()
+        self._looking = threading.Lock()
+        """Held by a look through the directories: what it has found must not go before it is reported."""
         self._ended = threading.Event()
 
     def started(self) -> None:
@@ -132,17 +134,22 @@ class Downloader(Actor):
     # What is here
 
     def _rescan(self) -> list[StoredModel]:
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> list[StoredModel]:
+        known = set(self._known)  # what comes while it looks is not gone because it was not there yet
         found = self._store.scan()
         for problem in self._store.problems:
             logger.warning("%s can't be used: %s", problem.path, problem.cause.message)
         for stored in found:
             self._report_stored(stored)
         ids = {stored.model_id for stored in found}
-        for gone in sorted(self._known - ids):
+        for gone in sorted(known - ids):
             self._reporter.send(
                 cmd.ReportModelGone(command_id=fresh("report"), origin=self._node_id, model_id=gone)
             )
-        self._known = ids
+        self._known -= known - ids
         return found
 
     def _import(self, message: Import) -> StoredModel:
@@ -152,11 +159,12 @@ class Downloader(Actor):
         return stored
 
     def _remove(self, model_id: str) -> None:
-        self._store.remove(model_id)
-        self._known.discard(model_id)
-        self._reporter.send(
-            cmd.ReportModelGone(command_id=fresh("report"), origin=self._node_id, model_id=model_id)
-        )
+        with self._looking:
+            self._store.remove(model_id)
+            self._known.discard(model_id)
+            self._reporter.send(
+                cmd.ReportModelGone(command_id=fresh("report"), origin=self._node_id, model_id=model_id)
+            )
 
     def _describe(self, model_id: str) -> Described:
         found = describe(model_id, store=self._store, offline=self._settings.offline)
