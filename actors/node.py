@@ -307,8 +307,11 @@ def node_id(home: Path) -> str:
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files as far as the hard one allows."""
+    """Raise the soft limit of open files as far as the hard one and the system allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(max(soft, FILE_LIMIT), hard)
     if target > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (ValueError, OSError) as error:  # macOS has a limit for each process beside the hard one
+            logger.warning("The limit of open files stays at %d: %s", soft, error)

@@ -114,7 +114,7 @@ class Telemetry(Actor):
                 command_id=fresh("report"),
                 origin=self._identity.node_id,
                 memory_available=psutil.virtual_memory().available,
-                disk_free=shutil.disk_usage(_existing(self._settings.default_models_path)).free,
+                disk_free=_disk_free(self._settings.default_models_path),
             )
         )
 
@@ -151,5 +151,10 @@ def _on_all(report: EngineReport, found: list[Device]) -> EngineReport:
     )
 
 
-def _existing(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())
+def _disk_free(path: Path) -> int:
+    """Bytes; 0 where they are not known: the directory is closed to us, or its server does not answer."""
+    try:
+        return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+    except OSError as error:
+        logger.warning("The room at %s is not known: %s", path, error)
+        return 0
