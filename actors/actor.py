@@ -205,7 +205,7 @@ class Actor(pykka.ThreadingActor):
         answer.add_done_callback(settle)
 
     def _end(self, cause: BaseException | None) -> None:
-        self.mailbox.close()
+        self.mailbox.end()
         for timer in self._timers:
             timer.cancel()
         for caller in list(self._owed):

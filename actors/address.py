@@ -128,7 +128,7 @@ def _unborn(name: str) -> Incarnation:
         )
 
     mailbox = Mailbox(name, 0, dead_letters)
-    mailbox.close()
+    mailbox.end()
     life = Incarnation("", mailbox)
     life.end(Stopped(name, "was never started"))
     return life

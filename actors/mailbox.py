@@ -50,6 +50,7 @@ class Mailbox:
         """Called where the reader sleeps and there is something to read; must not block."""
         self._reader_sleeps = False
         self._closed = False
+        self._ended = False
 
     def __len__(self) -> int:
         return len(self._user)
@@ -75,8 +76,10 @@ class Mailbox:
         self._bounce([letter])
 
     def put_system(self, message: Any) -> None:
-        """Add to the system lane, whatever the state of the mailbox."""
+        """Add to the system lane, also behind the closed door; dropped where the reader is no more."""
         with self._lock:
+            if self._ended:
+                return
             self._system.append(Letter(message))
             if self._reader_sleeps:
                 self._wake_reader()
@@ -111,6 +114,13 @@ class Mailbox:
             letters = list(self._user)
             self._user.clear()
         self._bounce(letters)
+
+    def end(self) -> None:
+        """Close, and keep nothing any more: there is no reader."""
+        self.close()
+        with self._lock:
+            self._ended = True
+            self._system.clear()
 
     def _sleep(self) -> None:
         with self._lock:

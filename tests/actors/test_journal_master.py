@@ -27,7 +27,7 @@ from actors.journal import Append, Flush, Journal, PeerDown
 from actors.mailbox import Mailbox
 from actors.master import Master
 from actors.ordering.interface import Member
-from actors.refusal import MailboxFull, Rejected, Stopped
+from actors.refusal import MailboxFull, Rejected, StartFailed, Stopped
 from actors.remote import Unchanged
 from actors.replica import Paths
 from actors.reporter import RESEND_S, Reporter
@@ -248,17 +248,19 @@ def test_a_report_is_no_news_only_once_that_is_on_the_disk(
 
 def test_a_stale_decision_never_gets_into_the_log(core: Core) -> None:
     head = core.journal.ask(Flush(), 20)
-    facts = Facts(now=1.0, seed="seed", epoch=1, node_id=NODE)
-    command = _cancel(1)
-    draft = Draft(
-        command=command, facts=facts, decider=decider.NAME, decider_version=decider.VERSION, events=[]
-    )
     reply = Deferred[Committed]()
-    core.journal.tell(Append(EncodedDraft(draft), head - 1, reply))
+    core.journal.tell(Append(EncodedDraft(_without_events(_cancel(1))), head - 1, reply))
     with pytest.raises(Stopped):
         reply.get(timeout=20)
     assert persist(core, _cancel(2))
     assert core.decided("cancel-1") is None
+
+
+def _without_events(command: Command) -> Draft:
+    facts = Facts(now=1.0, seed="seed", epoch=1, node_id=NODE)
+    return Draft(
+        command=command, facts=facts, decider=decider.NAME, decider_version=decider.VERSION, events=[]
+    )
 
 
 def test_a_decision_is_committed_when_what_came_with_it_was_no_decision(
@@ -476,3 +478,17 @@ def test_the_log_of_all_this_can_be_read_from_outside(core: Core) -> None:
     core.ask(describe(1))
     with LogReader.open(core.paths.log) as reader:
         assert reader.head() == core.journal.ask(Flush(), 20)
+
+
+def test_a_master_that_did_not_start_does_not_gather_the_log(tmp_path: Path, system: ActorSystem) -> None:
+    """Each failed start would keep all that is committed from then on."""
+    log = EventLog.open(tmp_path / "log.db")
+    log.append([_without_events(_cancel(0))])
+    feed, nobody = CommitFeed(tmp_path / "log.db"), Address("journal")
+    paths = Paths(tmp_path / "log.db", tmp_path / "snapshots", STDLIB)
+    master = Master(NODE, "run", nobody, nobody, paths, feed, POLICY)
+    with pytest.raises(StartFailed):
+        spawn(master, "master", system)
+    feed.publish(log.append([_without_events(_cancel(1))]))
+    assert master.mailbox.empty()
+    log.close()

@@ -32,6 +32,17 @@ def test_system_lane_overtakes_and_is_never_refused() -> None:
     assert box.empty()
 
 
+def test_nothing_is_kept_that_nobody_will_read() -> None:
+    box = Box()
+    box.put_system("a stop, say")
+    box.close()
+    box.put_system("a timer")
+    assert box.get().message == "a stop, say", "behind a closed door the reader may still be at work"
+    box.end()
+    box.put_system("a decision of the feed")
+    assert box.empty()
+
+
 def test_full_says_who_and_when_to_come_again_and_takes_letters_after_a_read() -> None:
     box = Box(bound=1)
     box.put(Letter("a"))
