@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,7 +106,9 @@ class Projector(Actor):
     def _write_batch(self) -> bool:
         """Where the log went back meanwhile, the tables are of another history: they are opened anew."""
         mirror = self._mirror or self._open()
-        batch = list(self._reader.decisions(after=mirror.position.decision_id, limit=BATCH))
+        batch: list[Committed] = []
+        with suppress(LogRewound):
+            batch = list(self._reader.decisions(after=mirror.position.decision_id, limit=BATCH))
         if self._reader.rewinds() != self._rewinds:
             self._close_tables()
             return True
