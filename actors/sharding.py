@@ -24,6 +24,9 @@ from projections.phrases import size
 SEEDS = 16
 """Nodes that a group is grown from: those with the most room."""
 
+REASONS = 8
+"""Numbers of ranks that a refusal gives its reasons for; each retry has it in the log."""
+
 PROCESS_BYTES = 384 * 1024**2
 """Memory of a runner process beside its weights and caches: interpreter, libraries, tokenizer."""
 ACTIVATION_SHARE = 20
@@ -237,7 +240,10 @@ def even_group(even: Even, seats: Sequence[Seat], latency: Latency, ranks: int) 
             f"{world} ranks need {size(share)} each{parts}, and too few devices that reach each other have "
             f"that ({len(able)} of {len(seats)} do)"
         )
-    return "; ".join(dict.fromkeys(refusals)) or "there are fewer than two devices"
+    why = list(dict.fromkeys(refusals))
+    if len(why) > REASONS:
+        why[REASONS:] = [f"nor can more ranks, up to {len(seats)}"]
+    return "; ".join(why) or "there are fewer than two devices"
 
 
 def _layers_that_fit(need: Need, seat: Seat) -> int:

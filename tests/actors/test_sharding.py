@@ -329,3 +329,12 @@ def test_a_lost_rank_degrades_the_instance_and_the_log_tells() -> None:
     assert isinstance(event, ev.InstancePlaced)
     assert len(event.placement.ranks) == 1
     assert event.placement.note.startswith("2 ranks were asked for: ")
+
+
+def test_a_refusal_of_many_devices_stays_readable() -> None:
+    """Each number of ranks has a reason of its own, and each retry writes them all into the log."""
+    many = meshed(*(node(f"n{n}", {"cpu:0": GIB // 2}) for n in range(100)))
+    message = refusal_of(many, WIDE, shard_strategy="tensor")
+    assert "2 ranks need" in message
+    assert "nor can more ranks, up to 100" in message
+    assert len(message) < 2000
