@@ -34,6 +34,9 @@ from engines.model_errors import FetchCancelled, ModelError, StoreError, refusal
 SHARD_BYTES = 2 * 1024**3
 """A weight file's greatest size, and so the memory that an import takes."""
 
+_WIDTH = 4
+"""Bytes of a float32."""
+
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
@@ -64,7 +67,7 @@ class _Tensor:
 
     @property
     def n_bytes(self) -> int:
-        return int(self.source.n_elements) * 4
+        return int(self.source.n_elements) * _WIDTH
 
     def read(self) -> Floats:
         """The tensor in float32, rows first."""
@@ -97,6 +100,11 @@ def _convert(path: Path, destination: Path, progress: Progress) -> None:
     _write_json(destination / "config.json", config)
     _write_weights(tensors, destination, progress)
     gguf_tokenizer.write(fields, destination, max_length=cast(int, config["max_position_embeddings"]))
+
+
+def weight_bytes(path: Path) -> int:
+    """Bytes of the weights that `import_gguf` writes. Raises `StoreError` for a file that is not GGUF."""
+    return sum(int(tensor.n_elements) * _WIDTH for tensor in _open(path).tensors)
 
 
 def unpermute(rows: Floats, heads: int) -> Floats:

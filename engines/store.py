@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engines import manifest, model_ids
 from engines.cards import card_from_directory
-from engines.gguf_import import import_gguf
+from engines.gguf_import import import_gguf, weight_bytes
 from engines.model_errors import ModelError, StoreError, refusal
 from events.values import Cause, ModelCard, ModelSource
 
@@ -105,7 +105,7 @@ class ModelStore:
 
     def import_gguf(self, path: Path, model_id: str) -> StoredModel:
         """Convert a GGUF file into the store, see `engines.gguf_import`. Raises `ModelError`."""
-        size = 8 * path.stat().st_size if path.is_file() else 0  # 4-bit weights become 32-bit ones
+        size = weight_bytes(path)
         source = ModelSource(kind="directory", location=str(path))
         return self._import(model_id, size, lambda partial: import_gguf(path, partial), source)
 

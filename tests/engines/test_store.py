@@ -2,6 +2,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.tiny_gguf import write_gguf
 
 from engines import manifest, store
 from engines.model_errors import CardError, StoreError
@@ -138,6 +139,23 @@ def test_a_part_of_a_model_needs_no_room_and_is_gone_on_with(
     assert models.place_for(1000, "acme/half") == roots[2]
     with pytest.raises(StoreError, match="No models directory has room"):
         models.place_for(1000, "acme/other")
+
+
+def test_a_gguf_file_needs_the_room_of_its_weights_in_float32(
+    models: ModelStore, roots: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(roots[1].parent / "tiny.gguf")
+    written = models.import_gguf(path, "first").card.weight_bytes
+    usage = shutil.disk_usage(roots[1])
+    for free, fits in ((written - 1, False), (written, True)):
+        monkeypatch.setattr(
+            shutil, "disk_usage", lambda _, free=free: usage._replace(free=free + store.RESERVE_BYTES)
+        )
+        if fits:
+            assert models.import_gguf(path, "second").card.weight_bytes == written
+        else:
+            with pytest.raises(StoreError, match="No models directory has room"):
+                models.import_gguf(path, "second")
 
 
 def test_a_whole_copy_serves_where_one_before_it_is_broken(
