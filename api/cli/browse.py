@@ -5,6 +5,7 @@ Runs Datasette, which reads both files while the node writes them and changes ne
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,7 @@ def run(args: Namespace) -> int:
         raise CliError(
             f"Port {args.listen} can't be used: {error}; {owner(args.listen)}. Choose one with --listen."
         )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or Datasette would outlive us
     with tempfile.TemporaryDirectory(prefix="cuebook-") as directory:
         described = Path(directory) / "metadata.json"
         described.write_bytes(msgspec.json.encode(metadata(log.stem, tables.stem)))

@@ -78,8 +78,10 @@ def test_datasette_serves_both_files(served: ServedNode) -> None:
         assert {"tiny", "endless"} <= models
         assert rows("log/size_by_type")
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         process.wait(30)
+    with pytest.raises(OSError, match="refused"):
+        rows("log/meta")
 
 
 def test_a_taken_port_is_refused(served: ServedNode) -> None:
