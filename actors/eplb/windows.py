@@ -6,7 +6,6 @@ credited to experts that never computed them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,6 @@ class Counted:
     epoch: int
     counts: Sequence[Sequence[float | None]]
     """``[L][P]``: rows computed in each physical slot; None where a number was none."""
-    age_s: float = 0.0
-    """Seconds since it closed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class Expected:
     epoch: int
     after: int = 0
     """Number of the last window that was read."""
-    max_age_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Window:
 
 
 def read(counted: Counted, expected: Expected) -> Window:
-    """The window's loads. Raises `Rejected` where it is old, of another epoch, or not a load at all."""
+    """The window's loads. Raises `Rejected` where it is repeated, of another epoch, or not a load at all."""
     _check_fresh(counted, expected)
     counts = _numbers(counted, expected.placement.shape)
     n_layers, n_slots = counts.shape
@@ -75,12 +71,6 @@ def _check_fresh(counted: Counted, expected: Expected) -> None:
         raise _refused(
             "window_repeated",
             f"{_name(counted)} came after window {expected.after}; numbers only grow",
-        )
-    if counted.age_s > expected.max_age_s:
-        raise _refused(
-            "window_too_old",
-            f"{_name(counted)} closed {counted.age_s:.3g} s ago, and {expected.max_age_s:g} s are "
-            "the most for a decision",
         )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -95,8 +94,3 @@ def torch_device(device_id: str) -> torch.device:
     number = int(device_id.partition(":")[2] or 0)
     kind.prepare(number)
     return torch.device("cpu") if kind.kind == "cpu" else torch.device(kind.torch_type, number)
-
-
-def synchronizer(device_id: str) -> Callable[[], None]:
-    """Waits until the device has computed what it was asked."""
-    return partial(device_kind(device_id).synchronize, torch_device(device_id))

@@ -9,7 +9,7 @@ from actors.eplb.windows import Counted, Expected, read
 from actors.refusal import Rejected
 
 MAP = np.array([[0, 1, 2, 0], [2, 1, 0, 2]], np.int32)
-EXPECTED = Expected(MAP, experts=3, ranks=2, epoch=5, after=7, max_age_s=60)
+EXPECTED = Expected(MAP, experts=3, ranks=2, epoch=5, after=7)
 COUNTS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
@@ -33,7 +33,6 @@ def test_slots_are_credited_to_the_experts_that_the_map_has_there() -> None:
         (Counted(8, 4, COUNTS), "window_of_another_epoch", "epoch 4"),
         (Counted(8, 6, COUNTS), "window_of_another_epoch", "epoch 6"),
         (Counted(7, 5, COUNTS), "window_repeated", "after window 7"),
-        (Counted(8, 5, COUNTS, age_s=61), "window_too_old", "closed 61 s ago"),
     ],
 )
 def test_what_is_no_load_is_refused_with_a_cause(counted: Counted, code: str, says: str) -> None:

@@ -67,7 +67,7 @@ def test_views_are_the_memory_that_the_kernel_reads(name: str) -> None:
     weights, _ = filled(name, torch.float32)
     rows = torch.randn(1, HIDDEN)
     before = [tensor.clone() for tensor in product(weights, rows, [1])]
-    staging = weights.blank(1)
+    staging, _ = filled(name, torch.float32)
     for there, here in ((staging.views(0), weights.views(1)), (weights.views(3), staging.views(0))):
         assert there.keys() == here.keys()
         for key, view in there.items():

@@ -83,13 +83,6 @@ class ExpertWeights(ABC):
         """All that the kernel reads for a slot: contiguous, and the same memory."""
         return {name: tensor[slot] for name, tensor in self.tensors.items()}
 
-    def blank(self, slots: int) -> Self:
-        """Room for ``slots`` experts in the same format, such as those that are on their way."""
-        return type(self)(
-            {name: tensor.new_empty((slots, *tensor.shape[1:])) for name, tensor in self.tensors.items()},
-            self._scratch,
-        )
-
 
 def grouped_mm(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each group of rows by the transpose of its own matrix: [n, in], [G, out, in], [G] -> [n, out].
