@@ -37,18 +37,23 @@ def heat_map(reader: LogReader, instance_id: str, epoch: int | None = None) -> H
 
     Raises `Unknown` where the log has no load window of the instance before or in that epoch.
     """
-    events = (each.event for each in reader.events(subject=instance_id, types=["LoadWindowClosed"]))
-    windows = [event for event in events if isinstance(event, ev.LoadWindowClosed)]
-    if not windows:
+    first: dict[int, ev.LoadWindowClosed] = {}
+    last: dict[int, ev.LoadWindowClosed] = {}  # of each epoch: all windows of a long log are too many to keep
+    for each in reader.events(subject=instance_id, types=["LoadWindowClosed"]):
+        if isinstance(each.event, ev.LoadWindowClosed):
+            first.setdefault(each.event.epoch, each.event)
+            last[each.event.epoch] = each.event
+    if not last:
         raise Unknown(
             f"The log has no load windows of {instance_id!r}. An instance with a load balancer closes one "
             "every `window` steps; `cuebook replay timeline --type LoadWindowClosed` lists them."
         )
-    epoch = windows[-1].epoch if epoch is None else epoch
-    before = next((event for event in reversed(windows) if event.epoch < epoch), None)
-    after = next((event for event in windows if event.epoch == epoch), None)
+    epoch = max(last) if epoch is None else epoch
+    earlier = [each for each in last if each < epoch]
+    before = last[max(earlier)] if earlier else None
+    after = first.get(epoch)
     if before is None and after is None:
-        begun = ", ".join(str(each) for each in sorted({event.epoch for event in windows}))
+        begun = ", ".join(str(each) for each in sorted(last))
         raise Unknown(f"{instance_id} has no load window up to epoch {epoch}; it has some of {begun}.")
     return HeatMap(instance_id, epoch, _panel(before), _panel(after))
 

@@ -9,6 +9,7 @@ import msgspec
 from events import catalogue as ev
 from events import commands as cmd
 from events.base import Event, Report
+from events.catalogue import EVENT_TYPES
 from events.reader import LogReader
 from events.record import Committed, Recorded
 from events.status import Failed, Loading
@@ -86,6 +87,9 @@ def _position(link: Link) -> str:
 
 _OF_NODES = (cmd.ReportNodeStarted, cmd.ReportNodeStopping, cmd.ReportNodeLost)
 
+_TELLING = [name for name, cls in EVENT_TYPES.items() if not cls.OBSERVATION]
+"""Types of events that explain something. A long log has far more readings, such as load windows."""
+
 _BEFORE = 20
 """Steps that are told of what led up to a decision; more would bury it."""
 
@@ -100,7 +104,7 @@ class _Collector:
 
     def collect(self, entity_id: str) -> dict[int, Recorded]:
         """The events of an entity and those that explain them, by seq and in its order."""
-        own = list(self._reader.events(subject=entity_id))
+        own = list(self._reader.events(subject=entity_id, types=_TELLING))
         if not own:
             own = [*self._placements_with(entity_id), *self._tasks_of(entity_id)]
         found = {recorded.seq: recorded for recorded in own}
@@ -159,7 +163,8 @@ class _Collector:
 
     def _placement_of(self, instance_id: str, runner_id: str) -> Iterator[Recorded]:
         """The placement that wanted a runner, and when it was ready."""
-        recorded_events = list(self._reader.events(subject=instance_id))
+        types = ["InstancePlaced", "InstanceReady"]
+        recorded_events = list(self._reader.events(subject=instance_id, types=types))
         for index, recorded in enumerate(recorded_events):
             event = recorded.event
             if isinstance(event, ev.InstancePlaced) and _has_runner(event, runner_id):

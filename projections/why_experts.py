@@ -16,9 +16,9 @@ from projections.why import Story, Unknown, steps
 _HOT_LAYERS, _HOT_EXPERTS = 3, 3
 """Layers of a window that its details tell of, the least balanced first, and experts of each."""
 
+# Load windows are read where they are told of: there are many, and each is large.
 _TYPES = [
     "ExpertsPlaced",
-    "LoadWindowClosed",
     "RebalanceDecided",
     "MigrationPlanned",
     "LayerStaged",
@@ -42,7 +42,7 @@ def why_epoch(reader: LogReader, instance_id: str, epoch: int) -> Story:
     decision to leave it as it is. Raises `Unknown`, with the epochs that there are.
     """
     recorded = list(reader.events(subject=instance_id, types=_TYPES))
-    found = {each.seq: each for each in _of_epoch(recorded, epoch)}
+    found = {each.seq: each for each in _of_epoch(reader, recorded, epoch)}
     if not found:
         raise Unknown(_unknown(recorded, instance_id, epoch))
     ranks = _ranks(recorded, max(found))
@@ -50,7 +50,7 @@ def why_epoch(reader: LogReader, instance_id: str, epoch: int) -> Story:
     return Story(f"{instance_id}@{epoch}", "epoch", list(links))
 
 
-def _of_epoch(recorded: Sequence[Recorded], epoch: int) -> Iterator[Recorded]:
+def _of_epoch(reader: LogReader, recorded: Sequence[Recorded], epoch: int) -> Iterator[Recorded]:
     migrations: set[str] = set()
     for each in recorded:
         event = each.event
@@ -59,38 +59,43 @@ def _of_epoch(recorded: Sequence[Recorded], epoch: int) -> Iterator[Recorded]:
                 yield each
             case ev.MigrationPlanned(epoch=begun) if begun == epoch:
                 migrations.add(event.migration_id)
-                yield from _reasons(recorded, each)
+                yield from _reasons(reader, recorded, each)
                 yield each
             case _:
                 if getattr(event, "migration_id", None) in migrations:
                     yield each
-    yield from _left_alone(recorded, epoch)
+    yield from _left_alone(reader, recorded, epoch)
 
 
-def _reasons(recorded: Sequence[Recorded], planned: Recorded) -> Iterator[Recorded]:
+def _reasons(reader: LogReader, recorded: Sequence[Recorded], planned: Recorded) -> Iterator[Recorded]:
     """The decision that a migration was planned in, and the window that it weighed."""
     for index, each in enumerate(recorded):
         if each.decision_id == planned.decision_id and isinstance(each.event, ev.RebalanceDecided):
-            yield from _window(recorded[:index], each.event)
+            yield from _window(reader, recorded[: index + 1], each.event)
             yield each
 
 
-def _left_alone(recorded: Sequence[Recorded], epoch: int) -> Iterator[Recorded]:
+def _left_alone(reader: LogReader, recorded: Sequence[Recorded], epoch: int) -> Iterator[Recorded]:
     """The last decision to leave the placement as it is, with its window, where there was one."""
     for index in range(len(recorded) - 1, -1, -1):
         event = recorded[index].event
         if isinstance(event, ev.RebalanceDecided) and event.epoch == epoch and not event.adopted:
-            yield from _window(recorded[:index], event)
+            yield from _window(reader, recorded[: index + 1], event)
             yield recorded[index]
             return
 
 
-def _window(before: Sequence[Recorded], decided: ev.RebalanceDecided) -> Iterator[Recorded]:
-    """The window that a decision weighed: the last one before it that has its number."""
-    for each in reversed(before):
-        if isinstance(each.event, ev.LoadWindowClosed) and each.event.window == decided.window:
-            yield each
-            return
+def _window(reader: LogReader, upto: Sequence[Recorded], decided: ev.RebalanceDecided) -> Iterator[Recorded]:
+    """The window that a decision, the last ``upto`` there, weighed: it was closed after the one before."""
+    *before, last = (each.seq for each in upto if isinstance(each.event, ev.RebalanceDecided))
+    windows = reader.events(
+        after=before[-1] if before else 0,
+        upto=last,
+        subject=decided.instance_id,
+        types=["LoadWindowClosed"],
+    )
+    numbered = [each for each in windows if getattr(each.event, "window", 0) == decided.window]
+    yield from numbered[-1:]
 
 
 def _ranks(recorded: Sequence[Recorded], upto: int) -> int:
