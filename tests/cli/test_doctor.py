@@ -53,6 +53,12 @@ def test_a_port_of_another_program_fails(tmp_path: Path) -> None:
     assert "--port" in port["advice"]
 
 
+def test_a_home_is_not_made_by_looking(tmp_path: Path) -> None:
+    code, found = findings(tmp_path / "new" / "home", free_port(), "home")
+    assert (code, found[0]["level"], "will be made" in found[0]["text"]) == (0, "ok", True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_home_that_cannot_be_made_fails() -> None:
     code, (home,) = findings(Path("/proc/cuebook"), free_port(), "home")
     assert (code, home["level"]) == (1, "fail")

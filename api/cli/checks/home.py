@@ -18,15 +18,15 @@ def check(settings: Settings) -> Iterator[Finding]:
     """Findings on the home directory and the room on its disk."""
     home = settings.home_path
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home) as probe:
+        existing = next(path for path in (home, *home.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"cue")
     except OSError as error:
         advice = "Make it writable, or name another one with --home or CUEBOOK_HOME."
         yield Finding("fail", "home", f"{home} can't be written: {error.strerror or error}", advice)
         return
-    yield Finding("ok", "home", f"{home} is writable")
-    yield room(home, "home")
+    yield Finding("ok", "home", f"{home} {'is writable' if existing == home else 'will be made when needed'}")
+    yield room(existing, "home")
 
 
 def room(path: Path, subject: str) -> Finding:
