@@ -7,6 +7,7 @@ answer must never pass for a whole one.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -34,6 +35,10 @@ class _Parcel(msgspec.Struct, frozen=True, array_like=True):
     body: PromptFor | Admitted | Progress | TaskDone
 
 
+KEPT_S = 60.0
+"""Seconds in which the log must know the task of another node's prompt, and the prompt be taken."""
+
+
 class PromptShelf:
     """Prompts of accepted requests until their runner takes them. Thread-safe; in memory only.
 
@@ -43,6 +48,7 @@ class PromptShelf:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._prompts: dict[tuple[str, int], Prompt] = {}
+        self._strange: deque[tuple[float, tuple[str, int]]] = deque()
 
     def put(self, request_id: str, prompts: Sequence[Prompt]) -> None:
         """Lay the prompts of a request ready, before its tasks are asked for."""
@@ -53,6 +59,17 @@ class PromptShelf:
         """Lay one task's prompt ready."""
         with self._lock:
             self._prompts[request_id, index] = prompt
+
+    def put_strange(self, message: PromptFor, now: float) -> None:
+        """Lay another node's prompt ready at ``now``, monotonic seconds, for `KEPT_S` at least.
+
+        Its task may have ended by now, or end with its instance: then nobody takes it.
+        """
+        self.put_one(message.request_id, message.index, message.prompt)
+        with self._lock:
+            self._strange.append((now + KEPT_S, (message.request_id, message.index)))
+            while self._strange[0][0] <= now:
+                self._prompts.pop(self._strange.popleft()[1], None)
 
     def take(self, request_id: str, index: int) -> Prompt | None:
         """The prompt of one task, once; None where it is not there (any more)."""

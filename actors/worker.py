@@ -148,6 +148,7 @@ class Worker(Actor):
             self._state = load_state(reader, self._paths.snapshots)
         for task_id in [each for each in self._view.dispatched if each not in self._state.tasks]:
             self._drop(task_id)
+            self._hub.unroute(task_id)
         self._telemetry.tell(SayAgain())
         self._downloader.tell(SayAgain())
         for address in self._supervisors.values():
@@ -340,7 +341,7 @@ class Worker(Actor):
 
     def _prompt_arrived(self, message: PromptFor) -> None:
         """On the transport's thread."""
-        self._shelf.put_one(message.request_id, message.index, message.prompt)
+        self._shelf.put_strange(message, self.clock.monotonic())
         self.mailbox.put_system(_Wake())
 
     # Runners

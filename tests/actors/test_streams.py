@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from actors.streams import PromptFor, PromptShelf, Said, TokenHub
+from actors.streams import KEPT_S, PromptFor, PromptShelf, Said, TokenHub
 from engines.contract import Prompt
 from engines.wire import Admitted, Chunk, Progress, TaskDone
 from events.values import Timings, Usage
 
+GO = Prompt(kind="completion", text="Go.")
 TIMINGS = Timings(queued_s=0.0, prefill_s=0.1, decode_s=0.2)
 
 
@@ -138,3 +139,15 @@ def test_a_prompt_is_taken_once() -> None:
     assert taken.text == "two"
     assert shelf.take("request-1", 1) is None
     assert len(shelf) == 1
+
+
+def test_a_prompt_whose_task_has_ended_elsewhere_is_not_kept_for_ever() -> None:
+    shelf = PromptShelf()
+    for number in range(10):
+        shelf.put_strange(PromptFor(f"request-{number}", 0, GO), now=100.0 + number)
+    assert shelf.take("request-9", 0) == GO
+    assert len(shelf) == 9
+    shelf.put("ours", [GO])
+    shelf.put_strange(PromptFor("later", 0, GO), now=109.0 + KEPT_S)
+    assert len(shelf) == 2
+    assert shelf.take("ours", 0) is not None

@@ -1,8 +1,9 @@
-"""A worker offers a runner that the log has lost: one that is taken lives on, one that is refused ends."""
+"""The worker where its copy of the log and what it hears from elsewhere are not in step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,15 @@ PLACEMENT = Placement(
 class Master(Actor):
     """Decides at once; what it decides comes to the worker with the log, and that has yet to come."""
 
-    def __init__(self, takes: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.offers = 0
-        self._takes = takes
+        self.takes = True
 
     def receive(self, message: object) -> None:
         if isinstance(message, ReportAdoptable):
             self.offers += 1
-            if not self._takes:
+            if not self.takes:
                 raise Rejected(Cause(code="not_adopted", message="It is ready elsewhere."))
 
 
@@ -74,29 +75,46 @@ def answered(reporter: Reporter) -> bool:
         return len(reporter) == 0
 
 
+@dataclass
+class Bench:
+    """A worker with what it talks to; nothing runs yet."""
+
+    worker: Worker
+    master: Master
+    reporter: Reporter
+    feed: CommitFeed
+    hub: TokenHub
+
+
+@pytest.fixture
+def bench(started: Paths, system: ActorSystem) -> Bench:
+    master, feed, hub, nobody = Master(), CommitFeed(started.log), TokenHub(NODE), Address("nobody")
+    reporter = Reporter(spawn(master, "master", system), system.clock)
+    settings = Settings(home="unused")
+    at_hand = (nobody, nobody, nobody, PromptShelf(), hub)
+    worker = Worker(NODE, "run-1", settings, started, feed, reporter, *at_hand)
+    return Bench(worker, master, reporter, feed, hub)
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_only_one_that_is_refused_is_shut_down(
-    started: Paths, system: ActorSystem, eventually: Callable[[Callable[[], object]], None], takes: bool
+    bench: Bench, system: ActorSystem, eventually: Callable[[Callable[[], object]], None], takes: bool
 ) -> None:
     """The answer may be here before the worker's copy of the log has the decision: it is no refusal."""
-    master = Master(takes)
-    reporter = Reporter(spawn(master, "master", system), system.clock)
-    nobody = Address("nobody")
-    worker = Worker(
-        NODE,
-        "run-1",
-        Settings(home="unused"),
-        started,
-        CommitFeed(started.log),
-        reporter,
-        nobody,
-        nobody,
-        nobody,
-        PromptShelf(),
-        TokenHub(NODE),
-    )
-    runner = worker._view.runners["runner-1"] = LocalRunner("instance-1", PLACEMENT, ready=True)
-    spawn(worker, "worker", system)
-    eventually(lambda: master.offers == 1 and answered(reporter))
-    eventually(lambda: worker.mailbox._reader_sleeps)
+    bench.master.takes = takes
+    runner = bench.worker._view.runners["runner-1"] = LocalRunner("instance-1", PLACEMENT, ready=True)
+    spawn(bench.worker, "worker", system)
+    eventually(lambda: bench.master.offers == 1 and answered(bench.reporter))
+    eventually(lambda: bench.worker.mailbox._reader_sleeps)
     assert runner.stopping == (not takes)
+
+
+def test_a_task_that_a_rewind_took_is_not_routed_for_ever(
+    bench: Bench, system: ActorSystem, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    bench.hub.route("task-1", "node-b")
+    bench.worker._view.dispatched["task-1"] = "runner-1"
+    spawn(bench.worker, "worker", system)
+    bench.feed.rewound(0, [])
+    eventually(lambda: not bench.worker._view.dispatched and bench.worker.mailbox._reader_sleeps)
+    assert bench.hub._away == {}
