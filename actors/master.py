@@ -35,7 +35,7 @@ from actors.journal import (
     Role,
     Standing,
 )
-from actors.refusal import Rejected
+from actors.refusal import MailboxFull, Rejected
 from actors.remote import Unchanged, decode_answer, encode_command
 from actors.replica import Paths
 from actors.router import Forward
@@ -300,7 +300,10 @@ class Master(Actor):
             self._waiting.remove(waiting)
             self._settle_here(waiting)
         elif self._leader:
-            reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
+            try:
+                reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
+            except MailboxFull:
+                return  # it goes with the next `_Resend`
             answered = partial(_Answered, command.command_id, self._term)
             reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
 

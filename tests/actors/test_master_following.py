@@ -316,3 +316,19 @@ def test_it_is_told_again_where_the_log_that_had_it_lost_in_its_turn(follower: F
     assert again == report
     assert isinstance(second, cmd.ReportBranch)
     assert second.command_ids == [report.command_id]
+
+
+def test_what_the_router_has_no_room_for_goes_later(follower: Follower) -> None:
+    """Many requests wait for a leader; the first moment of one must not be the master's end."""
+    follower.leads(Masterless())
+    answer = follower.ask(retry())
+    mailbox = follower.router.mailbox
+    mailbox.bound, bound = 0, mailbox.bound
+    follower.journal.say(Follow(LEADER))
+    with pytest.raises(Rejected):
+        follower.master.ask(cmd.DeleteInstance(command_id="known", instance_id="another"), 20)
+    mailbox.bound = bound
+    assert follower.router.commands() == []
+    follower.pass_time(RESEND_S)
+    assert follower.router.commands() == [retry()]
+    assert not answer.done
