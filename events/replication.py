@@ -43,7 +43,9 @@ class DecisionColumns(NamedTuple):
 EventPart = tuple[str, int, str, str]
 """type, version, subject, body."""
 
-_PAGE = 200
+_PAGE = 50
+"""Decisions that are read at a time: those of large models' load windows have 100 KB and more."""
+
 _SELECT_DECISIONS = (
     f"SELECT {DECISION_COLUMNS}, hash FROM decisions WHERE decision_id > ? ORDER BY decision_id LIMIT ?"
 )
@@ -185,14 +187,18 @@ def entries_after(connection: Connection, after: int, limit: int, max_bytes: int
 
 def entries_upto(connection: Connection, upto: int, limit: int, max_bytes: int) -> list[bytes]:
     """The last entries up to decision ``upto``, in order: at most ``limit`` and ``max_bytes``, or one."""
-    after = max(beginning(connection).decision_id, upto - limit)
-    page = _page(connection, after, max(0, upto - after))  # SQLite takes a negative LIMIT for none
+    first = max(beginning(connection).decision_id, upto - limit)
+    taken: list[bytes] = []
     size = 0
-    for first in range(len(page), 0, -1):
-        size += len(page[first - 1])
-        if size > max_bytes and first < len(page):
-            return page[first:]
-    return page
+    while upto > first:
+        after = max(first, upto - _PAGE)
+        for data in reversed(_page(connection, after, upto - after)):
+            size += len(data)
+            if taken and size > max_bytes:
+                return taken[::-1]
+            taken.append(data)
+        upto = after
+    return taken[::-1]
 
 
 def _page(connection: Connection, after: int, limit: int) -> list[bytes]:

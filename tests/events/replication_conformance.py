@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from log_samples import NODE, T0, draft, facts, finish, history, query, reading, refuse, request, start
 
-from events.chain import link
+from events import replication
+from events.chain import Row, link
 from events.check import check
 from events.codec import encode
 from events.commands import DeleteInstance
 from events.drivers import Driver
-from events.ends import _STARTS
+from events.ends import _STARTS, Tail
 from events.errors import EntriesRefused, LogTooNew, Unreadable
 from events.log import EventLog
 from events.proposals import propose
 from events.reader import LogReader
 from events.record import Draft
-from events.replication import DecisionColumns, Entry
+from events.replication import DecisionColumns, Entry, encode_entry
 from events.to_rows import EncodedDraft
 
 ALL = 10**9
@@ -107,6 +109,21 @@ class ReplicationConformance(Pair):
             assert reader.entries_upto(600, 450, sum(map(len, everything[500:600]))) == everything[500:600]
             assert reader.entries_upto(600, 450, 1) == everything[599:600]
             assert reader.entries_upto(0, 450, ALL) == []
+
+    def test_little_more_is_read_than_is_given(
+        self, master: EventLog, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ):
+        made: list[int] = []
+
+        def counted(after: Tail, decision: Sequence[Any], own_hash: str, events: Sequence[Row]) -> bytes:
+            made.append(decision[0])
+            return encode_entry(after, decision, own_hash, events)
+
+        master.append([finish(n) for n in range(700)])
+        monkeypatch.setattr(replication, "encode_entry", counted)
+        with LogReader.open(master.path, driver=driver) as reader:
+            assert len(reader.entries(0, 700, 1)) == len(reader.entries_upto(700, 700, 1)) == 1
+        assert len(made) <= 100
 
     @pytest.mark.parametrize(
         ("drafts", "synchronous"),
