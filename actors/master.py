@@ -11,7 +11,6 @@ journal and the master both restart from the log.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from actors.journal import (
     Role,
     Standing,
 )
+from actors.recordable import encoded_draft, not_recordable
 from actors.refusal import MailboxFull, Rejected
 from actors.remote import Unchanged, decode_answer, encode_command
 from actors.replica import Paths
@@ -42,17 +42,13 @@ from actors.router import Forward
 from events import commands as cmd
 from events.base import Command, Event, Report
 from events.commands import Facts
-from events.errors import DraftRefused
 from events.feed import CommitFeed
 from events.ids import fresh, fresh_seed
 from events.record import Committed, Draft
-from events.to_rows import EncodedDraft
 from events.values import Cause, Policy
 from projections.evolve import apply
 from projections.snapshot import load_state
 from projections.state import ClusterState
-
-logger = logging.getLogger("cuebook.master")
 
 FLUSH_TIMEOUT_S = 60.0
 MAX_IN_FLIGHT = 4096
@@ -270,7 +266,7 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
-        encoded = _encoded(draft)
+        encoded = encoded_draft(draft)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()
@@ -304,6 +300,10 @@ class Master(Actor):
                 reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
             except MailboxFull:
                 return  # it goes with the next `_Resend`
+            except UnicodeError as error:
+                self._waiting.remove(waiting)
+                waiting.reply.fail(not_recordable(error))
+                return
             answered = partial(_Answered, command.command_id, self._term)
             reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
 
@@ -404,12 +404,3 @@ class Master(Actor):
         waiting = [i.retry_at for i in state.instances.values() if i.status == "waiting"]
         if waiting and any(node.up for node in state.nodes.values()):
             self._timer = self.after(max(0.0, min(waiting) - self.clock.now()), Wake())
-
-
-def _encoded(draft: Draft) -> EncodedDraft:
-    """The draft as text, before anything rests on it. Raises `Rejected` for what no log can hold."""
-    try:
-        return EncodedDraft(draft)
-    except DraftRefused as error:
-        logger.exception("A command or report is refused")
-        raise Rejected(Cause(code="not_recordable", message=str(error))) from error

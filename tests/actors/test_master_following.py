@@ -332,3 +332,12 @@ def test_what_the_router_has_no_room_for_goes_later(follower: Follower) -> None:
     follower.pass_time(RESEND_S)
     assert follower.router.commands() == [retry()]
     assert not answer.done
+
+
+def test_what_can_not_be_passed_on_is_refused(follower: Follower) -> None:
+    """As a model's directory whose name is no UTF-8: the leader would refuse to record it as well."""
+    answer = follower.ask(retry(instance_id="instance-\udcff"))
+    with pytest.raises(Rejected) as refused:
+        answer.get(timeout=10)
+    assert refused.value.cause.code == "not_recordable"
+    assert follower.router.sent == []
