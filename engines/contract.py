@@ -194,7 +194,7 @@ class Balanced(Protocol):
         ...
 
     def take_window(self) -> LoadWindow | None:
-        """The load window that the last step closed."""
+        """The next load window that the last step closed; None after the last of them."""
         ...
 
 

@@ -198,7 +198,7 @@ class Serving:
         self._tell_load()
 
     def _tell_load(self) -> None:
-        if self._experts and (window := self._experts.take_window()):
+        while self._experts and (window := self._experts.take_window()):
             self._channel.send(
                 ExpertLoad(
                     window=window.window,

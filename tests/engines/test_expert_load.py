@@ -215,6 +215,17 @@ def test_a_window_that_closed_before_a_restart_is_not_reported() -> None:
     assert window.epoch == 3
 
 
+def test_a_step_of_two_passes_may_close_two_windows() -> None:
+    recorder = LoadRecorder(BatchFacts(Shared(1, None)), EplbSettings(window=1, interval=1), 1, 1, CPU)
+    windows = LoadWindows(OneRank(), recorder)  # type: ignore[arg-type]
+    compute = windows.counted(lambda _: torch.zeros(1))
+    for n_tokens, is_prefill in ((1, False), (9, True)):
+        row = torch.zeros(1, n_tokens, dtype=torch.int64)
+        compute(Pass(row, row, uids=[0], first_slot=0, end=n_tokens, is_prefill=is_prefill))
+    found = [windows.take(), windows.take(), windows.take()]
+    assert [(each.window, each.tokens) for each in found if each is not None] == [(1, 1), (2, 9)]
+
+
 _OFF = """
 import sys, torch
 from pathlib import Path

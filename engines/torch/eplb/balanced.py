@@ -87,7 +87,7 @@ class BalancedGenerator(BatchedGenerator):
         self._balance.movement.drop(self._ticket)
 
     def take_window(self) -> LoadWindow | None:
-        """The load window that the last step closed."""
+        """The next load window that the last step closed."""
         return self._balance.windows.take()
 
     def _tell(self, word: Word) -> None:
