@@ -20,6 +20,9 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS = {"llama-bpe": _WORDS + r"\p{N}{1,3}" + _REST, "qwen2": _WORDS + r"\p{N}" + _REST}
 """Pre-tokenizers by GGUF's name for them (llama-vocab.cpp), as the models' own tokenizer.json have them."""
 
+_BEGINS_WITH_BOS = frozenset({"llama-bpe"})
+"""Pre-tokenizers with which a text begins with bos where the file does not say so (llama-vocab.cpp)."""
+
 
 def write(fields: Fields, destination: Path, *, max_length: int) -> None:
     """Write the tokenizer's files into ``destination``. Raises `StoreError` for kinds not known exactly."""
@@ -82,7 +85,8 @@ def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _post_processor(fields: Fields, tokens: list[str]) -> processors.PostProcessor:
-    if not fields.flag("tokenizer.ggml.add_bos_token", False):
+    bos_unsaid = fields.text("tokenizer.ggml.pre", "default") in _BEGINS_WITH_BOS
+    if not fields.flag("tokenizer.ggml.add_bos_token", bos_unsaid):
         return processors.ByteLevel(trim_offsets=False)
     number = fields.integer("tokenizer.ggml.bos_token_id")
     bos = tokens[number]

@@ -104,6 +104,24 @@ def test_the_tokenizer_reads_and_writes_as_the_original(tiny_gguf: Path, tmp_pat
     assert (tmp_path / "chat_template.jinja").read_text() == TEMPLATE
 
 
+@pytest.mark.parametrize(
+    ("pre", "said", "begins"),
+    [
+        ("llama-bpe", None, True),
+        ("llama-bpe", 0, False),
+        ("qwen2", None, False),
+        ("qwen2", 1, True),
+    ],
+)
+def test_a_text_begins_with_bos_where_it_does_in_llama_cpp(
+    tmp_path: Path, pre: str, said: int | None, begins: bool
+) -> None:
+    fields = {} if said is None else {"tokenizer__ggml__add_bos_token": said}
+    import_gguf(write_gguf(tmp_path / "bos.gguf", pre=pre, **fields), tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert (tokenizer.encode("Go.").ids[0] == tokenizer.token_to_id("<|im_start|>")) == begins
+
+
 def test_large_models_are_written_in_shards(
     tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
