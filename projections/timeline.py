@@ -51,9 +51,12 @@ def timeline(
     after = after if since is None else max(after, reader.seq_at(since))
     upto = reader.head() if upto is None else upto
     upto = upto if until is None else min(upto, reader.seq_at(until))
+    tasks = _tasks_of(reader, subject, upto) if subject is not None else frozenset[str]()
     for recorded in reader.events(after=after, upto=upto, types=types):
         event, failure = recorded.event, failure_of(recorded.event) is not None
-        if (failures and not failure) or (subject is not None and not concerns(event, subject)):
+        if failures and not failure:
+            continue
+        if subject is not None and event.subject not in tasks and not concerns(event, subject):
             continue
         yield Line(
             recorded.seq,
@@ -64,6 +67,12 @@ def timeline(
             failure,
             sentence(event),
         )
+
+
+def _tasks_of(reader: LogReader, entity_id: str, upto: int) -> frozenset[str]:
+    """The tasks that concern an entity: their later events don't name it."""
+    created = (recorded.event for recorded in reader.events(upto=upto, types=["TaskCreated"]))
+    return frozenset(event.subject for event in created if concerns(event, entity_id))
 
 
 def concerns(event: Event, entity_id: str) -> bool:

@@ -188,5 +188,11 @@ def test_the_timeline_is_filtered(reader: LogReader) -> None:
     _, event, _ = killed_runner(reader)
     about = list(timeline(reader, subject=event.runner_id))
     assert {"InstancePlaced", "RunnerStatusChanged"} <= {line.type for line in about}
+    for ended in reader.events(types=["TaskFailed", "TaskFinished"]):
+        (task,) = (each.event for each in reader.events(subject=ended.event.subject, types=["TaskCreated"]))
+        assert isinstance(task, ev.TaskCreated)
+        for concerned in (task.instance_id, task.runner_id, task.request_id):
+            told = timeline(reader, after=ended.seq - 1, upto=ended.seq, subject=concerned)
+            assert [line.seq for line in told] == [ended.seq]
     with pytest.raises(ValueError, match="NoSuchType"):
         list(timeline(reader, types=["NoSuchType"]))
