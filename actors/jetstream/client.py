@@ -14,7 +14,7 @@ from actors.deferred import Deferred
 from actors.jetstream.lease import Lease
 from actors.jetstream.messages import decode, encode
 from actors.jetstream.past import Past
-from actors.jetstream.publisher import Publisher
+from actors.jetstream.publisher import HEADROOM, Publisher
 from actors.jetstream.store import UNREACHABLE, Store, open_store, patiently
 from actors.jetstream.subscriber import StreamChanged, Subscriber
 from actors.net.nats import NatsSettings, connect
@@ -25,9 +25,6 @@ from events.errors import LogIncomplete
 from events.replication import place_of
 
 logger = logging.getLogger("cuebook.jetstream")
-
-_HEADROOM = 1024
-"""Bytes of a message that its headers may take."""
 
 
 class Failed(NamedTuple):
@@ -165,7 +162,7 @@ class JetStream:
         client = await connect(self._settings)
         try:
             store = await open_store(client, self._settings.cluster)
-            self.max_entry = client.max_payload - _HEADROOM
+            self.max_entry = client.max_payload - HEADROOM
             await self._work(store, me, log, post, common)
         finally:
             await client.close()

@@ -26,7 +26,10 @@ LEADERLESS_S = 15.0
 """So long a stream may have no leader that takes messages, while the lease can be renewed."""
 _PAUSE_S = 0.1
 MAX_BYTES = 256 * 1024
-"""Bytes in one message, unless a single decision has more."""
+"""Bytes in one message, unless a single decision has more, or the servers take less."""
+HEADROOM = 1024
+"""Bytes of a message that its headers may take."""
+_FRAMING = 5  # bytes that encode an entry's length
 
 
 class Publisher:
@@ -74,14 +77,15 @@ class Publisher:
         if not batches:
             return []
         subject = subject_of(self._store.root, batches[0].epoch)
+        limit = min(MAX_BYTES, self._store.client.max_payload - HEADROOM)
         pages: list[list[bytes]] = [[]]
         size = 0
         for entry in (entry for batch in batches for entry in batch.entries):
-            if pages[-1] and size + len(entry) > MAX_BYTES:
+            if pages[-1] and size + len(entry) + _FRAMING > limit:
                 pages.append([])
                 size = 0
             pages[-1].append(entry)
-            size += len(entry)
+            size += len(entry) + _FRAMING
         return [(self._term, subject, encode(page)) for page in pages]
 
     async def _publish(self, term: int, subject: str, message: bytes) -> bool:

@@ -117,6 +117,25 @@ def test_what_comes_while_a_message_is_under_way_goes_together(server: NatsServe
     on(server, "together", work)
 
 
+def test_messages_are_no_larger_than_the_servers_take(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("max_payload: 65536")
+    server = NatsServer(tmp_path, "small", "-c", str(config))
+
+    async def work(store: Store) -> None:
+        publisher = Publisher(store, lambda: pytest.fail("refused"))
+        task = asyncio.ensure_future(publisher.run())
+        publisher.begin(Granted(1, upto=0))
+        publisher.offer(Publish(1, OLD, [b"x" * 60] * 5_000))
+        await until(lambda: _has(store, 5_000))
+        task.cancel()
+
+    try:
+        on(server.start(), "small", work)
+    finally:
+        server.kill()
+
+
 async def _has(store: Store, count: int) -> bool:
     return sum(map(len, await stored(store))) >= count
 
