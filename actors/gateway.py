@@ -331,7 +331,8 @@ class Gateway:
 
     def _task_ended(self, event: TaskEnd) -> None:
         """A task that ended well on another node ends here when all its tokens have come, too."""
-        if isinstance(event, ev.TaskFinished) and event.task_id in self._away.keys() - self._drained:
+        more_may_come = event.task_id in self._away and event.task_id not in self._drained
+        if isinstance(event, ev.TaskFinished) and more_may_come:
             self._held[event.task_id] = event
             self._loop.call_later(LAST_TOKENS_S, self._give_up, event.task_id)
         else:
