@@ -110,6 +110,7 @@ class Lease:
         except UNREACHABLE as error:
             logger.warning("The lease is given up: %s", told(error))
         term, self.term = self.term, 0
+        self._free_since = None
         self._post(Lost(term))
         await self._free(revision)
 

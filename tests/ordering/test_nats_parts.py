@@ -19,13 +19,15 @@ from support.streamed_node import StreamedNode, cancel, streamed_nodes
 from support.transports import eventually
 
 from actors import decider
+from actors.jetstream import lease
 from actors.jetstream.messages import decode
 from actors.jetstream.publisher import Publisher
 from actors.jetstream.store import Store, open_store
 from actors.net.greeting import tag_of
 from actors.net.transport import TransportError
 from actors.ordering.epochs import Epoch
-from actors.ordering.leased import Granted, Publish
+from actors.ordering.interface import Member
+from actors.ordering.leased import Granted, Input, Publish
 from events.commands import Facts
 from events.log import EventLog
 from events.reader import LogReader
@@ -138,6 +140,32 @@ def test_messages_are_no_larger_than_the_servers_take(tmp_path: Path) -> None:
 
 async def _has(store: Store, count: int) -> bool:
     return sum(map(len, await stored(store))) >= count
+
+
+def test_a_lease_that_is_given_back_is_left_to_others_again(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a node that lacks the past, whose stream ends before its log begins."""
+    monkeypatch.setattr(lease, "HESITANT_S", 1.5)
+
+    async def work(store: Store) -> None:
+        granted: list[float] = []
+
+        def post(event: Input) -> None:
+            if isinstance(event, Granted):
+                granted.append(time.monotonic())
+                hesitant.give_up(event.term)
+
+        hesitant = lease.Lease(store, Member("node-a", "start-1"), post)
+        hesitant.hesitant = True
+        task = asyncio.ensure_future(hesitant.run())
+        async with asyncio.timeout(20):
+            while len(granted) < 2:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        assert granted[1] - granted[0] > 1.5
+
+    on(server, "hesitant", work)
 
 
 def stream_of(cluster: str, **settings: object) -> StreamConfig:
