@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 import pytest
@@ -82,13 +84,20 @@ def test_nothing_acknowledged_is_lost_in_fifty_kills(tmp_path: Path):
     kill_often(tmp_path / "log.db", 50)
 
 
-def test_a_full_disk_does_not_leave_the_log_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def no_room(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize(
+    ("module", "call", "number"),
+    [(os, "pwrite", errno.ENOSPC), (fcntl, "flock", errno.ENOLCK)],
+    ids=["full disk", "no locks in this file system"],
+)
+def test_what_prevents_the_lock_is_said_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, call: str, number: int
+):
+    def prevented(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", no_room)
-        with pytest.raises(OSError, match="No space left"):
+        patch.setattr(module, call, prevented)
+        with pytest.raises(OSError, match=os.strerror(number)):
             EventLog.open(tmp_path / "log.db")
     EventLog.open(tmp_path / "log.db").close()
 
