@@ -92,10 +92,11 @@ class Rewound(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Who leads, and which other nodes are there."""
+    """Who leads, which other nodes are there, and the bytes of the largest decision that is taken, 0: any."""
 
     role: Role
     peers: frozenset[str]
+    max_entry: int = 0
 
 
 class Listen(NamedTuple):

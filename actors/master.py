@@ -121,6 +121,7 @@ class Master(Actor):
         self._leader = ""
         self._term = 0
         self._peers: set[str] = set()
+        self._max_entry = 0
         self._in_flight: dict[str, _Pending] = {}
         self._newest: Deferred[Committed] | None = None
         """The answer to the last decision made here; all before it are answered earlier."""
@@ -137,6 +138,7 @@ class Master(Actor):
         )
         standing: Standing = self.ask(self._journal, Listen(self.mailbox.put_system), FLUSH_TIMEOUT_S)
         self._peers = set(standing.peers)
+        self._max_entry = standing.max_entry
         self._take_role(standing.role)
 
     def stopping(self) -> None:
@@ -266,7 +268,7 @@ class Master(Actor):
             events=events,
             rejection=rejection,
         )
-        encoded = encoded_draft(draft)
+        encoded = encoded_draft(draft, self._max_entry)
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self.ask(self._journal, Flush(), FLUSH_TIMEOUT_S)
         reply = Deferred[Committed]()

@@ -26,6 +26,7 @@ from actors.journal import (
     Journal,
     JournalFailed,
     Lead,
+    Listen,
     PeerUp,
     Role,
     logger,
@@ -131,6 +132,8 @@ class StreamedJournal(Journal):
             case Flush():
                 self._commit()
                 return self._flushed()
+            case Listen():
+                return super()._take(message)._replace(max_entry=self._stream.max_entry)
             case Backfill():
                 answer = super()._take(message)
                 self._see_lag()

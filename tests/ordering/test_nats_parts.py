@@ -270,6 +270,16 @@ def _ask(nodes: list[StreamedNode], command_id: str) -> bool:
     return False
 
 
+def test_a_decision_that_no_message_can_hold_is_refused(tmp_path: Path, server: NatsServer) -> None:
+    large = "x" * 1_000_000
+    with streamed_nodes(tmp_path, server.urls, "a", cluster="large") as (node,):
+        node.ask(large)
+        eventually(lambda: node.answer(large))
+        assert "which is more than the NATS servers take" in " ".join(node.answer(large))
+        node.decide("after-1")
+        assert [role for role, *_ in node.roles].count("Lead") == 1
+
+
 def test_without_servers_nobody_leads_and_with_them_all_goes_on(tmp_path: Path) -> None:
     with nats_servers(tmp_path, 1) as (server,), streamed_nodes(tmp_path, server.urls, "ab") as nodes:
         master = next(node for node in nodes if node.leads)
