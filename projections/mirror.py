@@ -79,9 +79,9 @@ class Mirror:
             self._batch.write(self._connection)
         self.position = Position(new[-1].decision_id, self._state.seq)
 
-    def catch_up(self, reader: LogReader) -> None:
-        """Apply everything that the log has and the tables have not."""
-        decisions = reader.decisions(after=self.position.decision_id)
+    def catch_up(self, reader: LogReader, upto: int | None = None) -> None:
+        """Apply everything that the log has, or has up to a decision, and the tables have not."""
+        decisions = reader.decisions(after=self.position.decision_id, upto=upto)
         while batch := list(islice(decisions, _BATCH)):
             self.apply(batch)
 
@@ -137,16 +137,18 @@ class Mirror:
         return words
 
 
-def rebuild(log_path: Path, projections_path: Path) -> Position:
+def rebuild(log_path: Path, projections_path: Path, as_far_as: Path | None = None) -> Position:
     """Make projections.db from nothing, beside the old one, and put it in its place when it is whole.
 
-    No mirror may have the old one open. Returns how far it goes.
+    It goes no further than other tables of the log, ``as_far_as``, where these are given. No mirror may have
+    the old one open. Returns how far it goes.
     """
     fresh = projections_path.with_name(projections_path.name + ".new")
     remove(fresh)
     with LogReader.open(log_path) as reader:
+        end = _position(as_far_as, reader) if as_far_as is not None else None
         mirror = Mirror.open(fresh, reader)
-        mirror.catch_up(reader)
+        mirror.catch_up(reader, end and end.decision_id)
         mirror.close()
     remove(projections_path)
     os.replace(fresh, projections_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from argparse import Namespace
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from events.chain import Break, verify_chain
 from events.errors import LogLocked
 from events.lock import WriterLock
 from events.reader import LogReader
-from projections import mirror, replay, whatif, why_experts
+from projections import mirror, replay, schema, whatif, why_experts
 from projections import timeline as timelines
 from projections import verify as verifying
 from projections import why as whys
@@ -194,8 +195,9 @@ def _compare(question: Question, existing: Path) -> int:
         raise CliError(f"There are no tables at {existing} to compare with; name them with --to PATH.")
     with tempfile.TemporaryDirectory(prefix="cuebook-") as directory:
         fresh = Path(directory) / "projections.db"
-        position = mirror.rebuild(question.log, fresh)
-        differences = difference(existing, fresh)
+        grown = _copy(existing, Path(directory) / "grown.db")
+        position = mirror.rebuild(question.log, fresh, as_far_as=grown)
+        differences = difference(grown, fresh)
     if question.as_json:
         print_json({"path": str(existing), "events": position.seq, "differences": differences})
     else:
@@ -203,6 +205,20 @@ def _compare(question: Question, existing: Path) -> int:
         for each in differences or ["every row of every table is equal"]:
             say(f"  {each}")
     return 1 if differences else 0
+
+
+def _copy(tables: Path, copy: Path) -> Path:
+    """A copy of tables that a node may be writing; the file itself where it has no tables of this version."""
+    with (
+        closing(sqlite3.connect(f"{tables.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(copy)) as dest,
+    ):
+        try:
+            source.backup(dest)
+            known = schema.stored_version(dest) == schema.version()
+        except sqlite3.DatabaseError:
+            known = False
+    return copy if known else tables
 
 
 _SHOWN = 160

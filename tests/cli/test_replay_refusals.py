@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from api.cli import replay_commands
 from api.cli.main import main
 from events.check import check
 from events.lock import WriterLock
+from events.log import EventLog
 from projections.difference import difference
 
 HUGE = "99999999999999999999"
@@ -58,6 +60,27 @@ def test_the_tables_of_a_running_node_stay_whoever_names_them(ask: Ask, log: Pat
     lock.release()
     assert tables.stat().st_ino == made
     assert difference(tables, log.with_name("elsewhere.db")) == []
+
+
+def test_tables_that_a_node_is_writing_are_compared_as_far_as_they_go(ask: Ask, log: Path) -> None:
+    _, made, _ = ask("rebuild")
+    node = EventLog.open(log)
+    node.append(History(3).take(60)[40:])
+    node.close()
+    code, out, _ = ask("rebuild", "--compare")
+    assert (code, "every row of every table is equal" in out) == (0, True)
+    assert f"anew from {made.split()[-2]} events" in out
+    with sqlite3.connect(log.with_name("projections.db")) as tables:
+        tables.execute("UPDATE timeline SET sentence = 'Nothing happened' WHERE seq = 3")
+    tables.close()
+    code, out, _ = ask("rebuild", "--compare")
+    assert (code, "Nothing happened" in out) == (1, True)
+
+
+def test_what_are_no_tables_can_not_be_compared(ask: Ask, log: Path) -> None:
+    log.with_name("notes.txt").write_text("no database " * 400)
+    code, out, _ = ask("rebuild", "--compare", "--to", str(log.with_name("notes.txt")))
+    assert (code, "notes.txt was made by another version of Cuebook, or is not ours" in out) == (1, True)
 
 
 def test_a_log_where_nothing_can_be_written(ask: Ask, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
