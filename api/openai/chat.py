@@ -8,7 +8,7 @@ from api.openai.answer import Ask, Choice, answer_stream, answer_whole, target
 from api.openai.encoding import ChatEncoder, Head
 from api.openai.logprobs import chat_logprobs
 from api.openai.prompts import chat_prompt
-from api.openai.refusals import check_chat
+from api.openai.refusals import check_chat, check_size
 from api.openai.sampling import chat_sampling, choices
 from api.openai.schema import (
     AssistantMessage,
@@ -29,6 +29,7 @@ async def chat_completions(call: Call[ChatCompletionRequest, None]) -> ChatCompl
     body = call.body
     check_chat(body)
     count = choices(body, 1)
+    await check_size(call.request, count)
     model_id, instance_id = target(call.gateway, body.model)
     ask = Ask(
         model_id=model_id,

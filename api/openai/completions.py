@@ -8,7 +8,7 @@ from api.openai.answer import Ask, Choice, answer_stream, answer_whole, target
 from api.openai.encoding import Head, TextEncoder
 from api.openai.logprobs import text_logprobs
 from api.openai.prompts import text_prompts
-from api.openai.refusals import check_text
+from api.openai.refusals import check_size, check_text
 from api.openai.sampling import choices, text_sampling
 from api.openai.schema import CompletionRequest, TextChoice, TextCompletion, UsageAnswer
 from api.routes import Call
@@ -25,6 +25,7 @@ async def completions(call: Call[CompletionRequest, None]) -> TextCompletion | w
     prompts = text_prompts(body)
     count = choices(body, len(prompts))
     copies = count // len(prompts)
+    await check_size(call.request, copies)
     model_id, instance_id = target(call.gateway, body.model)
     ask = Ask(
         model_id=model_id,

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from api.errors import invalid
+from aiohttp import web
+
+from api.errors import ApiError, invalid
 from api.openai.schema import ChatCompletionRequest, CompletionRequest, Generative, ResponseFormat
+from api.routes import MAX_BODY
+
+MAX_COPIES = 4 * MAX_BODY
+"""Bytes of a request's prompts: each choice has its own copy on the way to a runner."""
 
 
 class Rule(NamedTuple):
@@ -80,6 +86,17 @@ def check_text(request: CompletionRequest) -> None:
     """Raise `ApiError` (400) for what a text completion can't honour."""
     _check(request, _COMMON)
     _check(request, _TEXT)
+
+
+async def check_size(request: web.Request, copies: int) -> None:
+    """Raise `ApiError` (413) where the choices' copies of the prompts are too large together."""
+    size = copies * len(await request.read())
+    if size > MAX_COPIES:
+        message = (
+            f"{copies} choices of this request have prompts of {size >> 20} MiB together; at most "
+            f"{MAX_COPIES >> 20} MiB are taken. Ask for fewer choices."
+        )
+        raise ApiError(413, message, param="n", code="body_too_large")
 
 
 def _check(request: Generative, rules: Mapping[str, Rule]) -> None:

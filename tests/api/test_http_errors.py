@@ -76,6 +76,21 @@ def test_endless_names_are_refused_and_not_logged(
     assert node.call("GET", "/decisions?limit=1").json["head"] == before
 
 
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/completions", {"prompt": "p" * (2 * 1024 * 1024)}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p" * (2 * 1024 * 1024)}]}),
+    ],
+)
+def test_many_choices_of_a_large_prompt_are_too_much(
+    node: LocalNode, path: str, prompt: dict[str, object]
+) -> None:
+    answer = node.call("POST", path, {"model": MODEL, "n": 65, **prompt})
+    assert (answer.status, answer.json["error"]["param"]) == (413, "n")
+    assert node.call("POST", path, {"model": MODEL, "n": 2, **prompt}).status == 400
+
+
 def test_a_node_survives_all_of_them(node: LocalNode) -> None:
     assert (
         node.call("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1}).status == 200
