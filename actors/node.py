@@ -310,8 +310,11 @@ def raise_file_limit() -> None:
     """Raise the soft limit of open files as far as the hard one and the system allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(max(soft, FILE_LIMIT), hard)
-    if target > soft:
+    while target > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         except (ValueError, OSError) as error:  # macOS has a limit for each process beside the hard one
-            logger.warning("The limit of open files stays at %d: %s", soft, error)
+            logger.info("No limit of %d open files: %s", target, error)
+            target //= 2
+        else:
+            return

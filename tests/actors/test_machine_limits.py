@@ -30,15 +30,22 @@ class Listener(Actor):
         self.reports.append(message)
 
 
-def test_a_file_limit_that_the_system_refuses_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS does where its limit for each process is below what is asked for."""
+@pytest.mark.parametrize(("allowed", "soft"), [(61_440, 32_767), (0, 256)])
+def test_the_file_limit_is_what_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, soft: int
+) -> None:
+    """macOS refuses what is above its own limit for each process, whatever the hard one says."""
+    limits = [256]
 
-    def refuse(*_: object) -> None:
-        raise ValueError("current limit exceeds maximum limit")
+    def restricted(_: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > allowed:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(wanted[0])
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(resource, "setrlimit", restricted)
     raise_file_limit()
+    assert limits[-1] == soft
 
 
 def test_a_models_directory_that_can_not_be_looked_at_has_room_unknown(
