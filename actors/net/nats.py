@@ -87,7 +87,8 @@ async def connect(settings: NatsSettings) -> Client:
                 **options,
             )
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
-        await client.close()
+        with contextlib.suppress(AssertionError):  # of a client that had yet to begin
+            await client.close()
         servers = ", ".join(without_password(server) for server in settings.servers)
         raise TransportError(
             f"No NATS server answers at {servers} ({str(error) or type(error).__name__}): check that it runs "

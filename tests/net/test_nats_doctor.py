@@ -30,6 +30,12 @@ def test_each_server_is_asked_by_itself(tmp_path: Path) -> None:
     assert not [finding for finding in found if "secret" in finding.text]
 
 
+@pytest.mark.parametrize("server", ["nats://10.0.0.7:port", "nats://[::1", ""])
+def test_an_address_that_is_none_is_told(server: str) -> None:
+    (problem, _) = diagnose(NatsSettings(servers=(server,)))
+    assert "check that it runs and that the address, user and password are right" in problem.text
+
+
 def test_three_servers_leave_nothing_to_note() -> None:
     servers = [Server(f"10.0.0.{n}:4222", version="2.10.0") for n in range(3)]
     assert [finding.level for finding in findings(servers)] == ["ok"] * 3
