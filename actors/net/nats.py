@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,8 +34,6 @@ class NatsSettings(Struct, frozen=True, kw_only=True):
 
     servers: tuple[str, ...]
     cluster: str = "cuebook"
-    credentials: str = ""
-    """A credentials file of NATS, where the servers want one."""
     queue_messages: int = MAX_MESSAGES
     queue_bytes: int = MAX_BYTES
 
@@ -74,7 +71,6 @@ class Nats(OnOwnLoop):
 
 async def connect(settings: NatsSettings) -> Client:
     """A connection that repairs itself. Raises `TransportError` where no server answers."""
-    options: dict[str, Any] = {"user_credentials": settings.credentials} if settings.credentials else {}
     client = Client()
     try:
         async with asyncio.timeout(_CONNECT_S):
@@ -84,7 +80,6 @@ async def connect(settings: NatsSettings) -> Client:
                 error_cb=_note,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # pyright: ignore[reportArgumentType]  (the library sleeps so long)
-                **options,
             )
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         with contextlib.suppress(AssertionError):  # of a client that had yet to begin

@@ -56,7 +56,7 @@ async def _ask_all(settings: NatsSettings) -> list[Server]:
 
 async def _ask(settings: NatsSettings, server: str) -> Server:
     address = without_password(server)
-    alone = NatsSettings(servers=(server,), cluster=settings.cluster, credentials=settings.credentials)
+    alone = NatsSettings(servers=(server,), cluster=settings.cluster)
     try:
         client = await connect(alone)
     except TransportError as error:

@@ -86,16 +86,19 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         self._sent = 0
         self._taken = 0  # by the peer
         self._received = 0
 
     def start(self) -> None:
-        """Begin to publish."""
-        self._task = self._task or self._loop.create_task(self._write())
+        """Begin to publish, unless the lane has ended meanwhile."""
+        if not self._over:
+            self._task = self._task or self._loop.create_task(self._write())
 
     def end(self) -> None:
         """Publish no more."""
+        self._over = True
         self.outbox.close()
         if self._task is not None:
             self._task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from transport_conformance import TransportConformance, World
 pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[nats] for this test")
 
 from actors.net.nats import Nats, NatsSettings
+from actors.net.nats_lane import Lane
 from actors.net.transport import Transport, TransportError
 
 
@@ -164,3 +166,16 @@ def test_no_server_is_told(tmp_path: Path) -> None:
     with pytest.raises(TransportError, match=r"No NATS server answers at 127\.0\.0\.1:1 ") as told:
         transport.start(peer("a"), Recorder())
     assert "secret" not in str(told.value)
+
+
+def test_a_lane_that_ends_before_its_peer_has_been_answered_leaves_no_task() -> None:
+    async def publish(number: int, ready: bytes) -> None:
+        pytest.fail("it has ended")
+
+    async def run() -> None:
+        lane = Lane(publish, (10, 10), lambda: None, lambda why: None)
+        lane.end()
+        lane.start()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
