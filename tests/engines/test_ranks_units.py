@@ -219,3 +219,14 @@ def test_a_failed_jaccl_falls_back_to_the_ring_with_a_note(monkeypatch: pytest.M
     assert "no route" in made.notes[0]
     assert made.notes[0].endswith("slower.")
     assert not {"MLX_RANK", "MLX_IBV_DEVICES", "MLX_HOSTFILE"} & os.environ.keys()
+
+
+def test_a_tool_that_hangs_finds_no_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "ibv_devices"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mx.distributed, "is_available", lambda _: True)
+    monkeypatch.setattr(groups.rdma, "_LINUX", tmp_path / "none")
+    monkeypatch.setattr(groups.rdma, "_LISTING_S", 0.01)
+    assert groups.rdma.devices() == []
