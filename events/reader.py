@@ -32,7 +32,7 @@ _LAST_DECISION = f"SELECT coalesce(max(decision_id), ({_BASE.format('decision_id
 
 _STREAM_BATCH = 1_000
 _EVENT_BATCH = 500
-_DECISION_BATCH = 200
+_DECISION_BATCH = 50
 """Rows a query. A query ends its read transaction before its rows are handed out, so that no reader, however
 slow, keeps the writer from emptying its WAL."""
 
