@@ -23,7 +23,7 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(values: list[float],
     kept = torch.isfinite(sampling.nucleus(row, top_p))[0].numpy()
     probs = row[0].double().softmax(dim=-1).numpy()
     least = probs[kept].min()
-    assert kept[row[0].argmax()]  # of the logits: probabilities next to each other may round to the same number
+    assert kept[row[0].argmax()]  # of the logits: two probabilities may round to the same number
     assert probs[probs > least].sum() < top_p + 1e-5
     assert probs[kept].sum() >= top_p - 1e-5
     assert not kept[probs < least * (1 - 1e-5)].any()
