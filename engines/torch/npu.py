@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, cast
@@ -139,11 +140,12 @@ def _pairing() -> Cause | None:
 
 
 def _release(package: str) -> str:
-    """The first three numbers of a version: 2.13.0 of 2.13.0.post1 and of 2.13.0+cpu."""
+    """The first three numbers of a version: 2.13.0 of 2.13.0.post1, of 2.13.0rc1 and of 2.13.0+cpu."""
     try:
-        return ".".join(version(package).partition("+")[0].split(".")[:3])
+        found = re.match(r"\d+(?:\.\d+){0,2}", version(package))
     except PackageNotFoundError:
-        return "of an unknown version"
+        found = None
+    return found[0] if found else "of an unknown version"
 
 
 def _libraries() -> Cause | None:

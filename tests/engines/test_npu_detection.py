@@ -32,8 +32,11 @@ def test_another_release_of_torch_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert cause.message.endswith(f"but this torch is {RELEASE}: `pip install torch==2.1.0`.")
 
 
-def test_missing_cann_is_named_by_its_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(install_torch_npu(tmp_path, f"{RELEASE}.post1"))
+@pytest.mark.parametrize("suffix", ["", ".post1", "rc1", ".dev20250724"])
+def test_missing_cann_is_named_by_its_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.syspath_prepend(install_torch_npu(tmp_path, RELEASE + suffix))
     cause = npu.fault()
     assert cause is not None
     assert cause.code == "cann_missing"
