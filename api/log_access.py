@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from events.errors import LogRewound
 from events.reader import LogReader
 
 T = TypeVar("T")
@@ -23,7 +24,10 @@ class LogAccess:
         self._reader: LogReader | None = None
 
     async def read(self, reading: Callable[[LogReader], T]) -> T:
-        """The result of ``reading``, called with the reader on its thread. Raises what it raises."""
+        """The result of ``reading``, called with the reader on its thread. Raises what it raises.
+
+        It is called again where the log was rewound while it read.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, reading)
 
     def close(self) -> None:
@@ -34,7 +38,11 @@ class LogAccess:
     def _read(self, reading: Callable[[LogReader], T]) -> T:
         if self._reader is None:
             self._reader = self._open()
-        return reading(self._reader)
+        while True:
+            try:
+                return reading(self._reader)
+            except LogRewound:  # a partition healed meanwhile: what was read is not kept
+                continue
 
     def _close(self) -> None:
         if self._reader is not None:
