@@ -88,7 +88,8 @@ class Core:
         afterwards: from the greater master we might get just that, and then all nodes would have held it.
         A welcome counts for ``retry`` from when it was asked for.
         """
-        self._bars_since: float | None = None
+        self._barred: dict[str, float] = {}
+        """Nodes that can't join this log, and since when they have asked."""
         self._tickets = 0
         self._beat_at = now
         self._announced = self._status(number=0)
@@ -192,9 +193,9 @@ class Core:
             return
         fork = fork_point(self._log.runs(), join.runs)
         if fork < self._log.begins():
-            self._bar(join, fork)
+            self._bar(node_id, join, fork)
             return
-        self._bars_since = None
+        self._barred.clear()
         if join.runs and fork < join.runs[-1].last:
             if self._joining is None and self._greater_master(self._announced) is not None:
                 return  # we are about to join that one, and it may keep what we would take out
@@ -209,7 +210,7 @@ class Core:
             msg.Welcome(ticket=join.ticket, epoch=epoch, fork=fork, entries=entries, index=index),
         )
 
-    def _bar(self, join: msg.Join, fork: int) -> None:
+    def _bar(self, node_id: str, join: msg.Join, fork: int) -> None:
         """What the other lacks has yet to come here.
 
         Where its log has gone another way, that may be nowhere any more. A master alone with such a log would
@@ -217,9 +218,7 @@ class Core:
         """
         if self._followers or not join.runs or fork == join.runs[-1].last:
             return
-        if self._bars_since is None:
-            self._bars_since = self._now
-        elif self._now - self._bars_since >= self._timing.patience:
+        if self._now - self._barred.setdefault(node_id, self._now) >= self._timing.patience:
             self._effects.append(io.SetAside(_BARS))
 
     def _may_welcome(self, node_id: str) -> bool:
@@ -358,6 +357,7 @@ class Core:
 
     def _peer_down(self, node_id: str) -> None:
         self._peers.down(node_id)
+        self._barred.pop(node_id, None)
         if self._followers is not None:
             self._followers.drop(node_id)
 

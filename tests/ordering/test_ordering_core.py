@@ -112,6 +112,17 @@ class TestElection:
         node.wait(TIMING.patience)
         assert of(node.hear("a", other), io.SetAside) != []
 
+    def test_a_lone_master_without_its_past_is_patient_with_each_who_comes(self) -> None:
+        lacking = MemoryLog((OLD, 9))
+        lacking.base = 8
+        node = leading(log=lacking)
+        other = msg.Join(ticket="t", promised=1, runs=[Run(OLD, 1, 5), Run(LEADS, 6, 7)])
+        for _ in range(2):
+            node.put(io.PeerUp("a"))
+            assert of(node.hear("a", other), io.SetAside) == []
+            node.put(io.PeerDown("a"))
+            node.wait(TIMING.patience)
+
     def test_a_lone_master_without_its_past_waits_for_it_where_others_only_lag(self) -> None:
         lacking = MemoryLog((OLD, 9))
         lacking.base = 8
