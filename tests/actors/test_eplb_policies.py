@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from support.drift import Drift, Shape, even, fitting, windows
 from support.placements import Problem, coolest, doubles, problems
@@ -131,13 +131,18 @@ def test_an_expert_that_stays_on_its_rank_keeps_its_slot(name: str, problem: Pro
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(most_layers=1, most_ranks=3, most_slots=2))
-def test_greedy_is_within_the_guarantee_of_list_scheduling(problem: Problem) -> None:
-    """Longest first is at most 4/3 of the best with free bins; these are of equal size and tiny: 3/2."""
+@example(
+    Problem(np.array([[2, 0, 1, 2, 3, 1]], np.int32), np.array([[347.0, 10, 163, 14]]), Topology((0,) * 3))
+)
+def test_greedy_is_near_the_best_that_there_is(problem: Problem) -> None:
+    """Longest first is at most 4/3 of the best where any rank can take anything. Here a rank has two slots, and
+    an expert's third replica may find only the hottest one without it: x / 2 + x / 3, for x / 2 at best.
+    """
     ranks, slots = problem.topology.ranks, problem.placement.shape[1]
     placement = greedy(problem.placement, problem.loads, Topology((0,) * ranks), A_BYTE)
     best = coolest(problem.loads[0], slots, ranks)
     assert best <= hottest(placement, problem)[0] + 1e-9
-    assert hottest(placement, problem)[0] <= 1.5 * best + 1e-9
+    assert hottest(placement, problem)[0] <= 5 / 3 * best + 1e-9
 
 
 @settings(max_examples=60, deadline=None)
