@@ -135,8 +135,8 @@ def test_an_expert_that_stays_on_its_rank_keeps_its_slot(name: str, problem: Pro
     Problem(np.array([[2, 0, 1, 2, 3, 1]], np.int32), np.array([[347.0, 10, 163, 14]]), Topology((0,) * 3))
 )
 def test_greedy_is_near_the_best_that_there_is(problem: Problem) -> None:
-    """Longest first is at most 4/3 of the best where any rank can take anything. Here a rank has two slots, and
-    an expert's third replica may find only the hottest one without it: x / 2 + x / 3, for x / 2 at best.
+    """Longest first is at most 4/3 of the best where any rank can take anything. Here a rank has two slots,
+    and an expert's third replica may find only the hottest one without it: x / 2 + x / 3, for x / 2 at best.
     """
     ranks, slots = problem.topology.ranks, problem.placement.shape[1]
     placement = greedy(problem.placement, problem.loads, Topology((0,) * ranks), A_BYTE)
