@@ -1,7 +1,8 @@
 """Whom to dial, where and when: what is known of nodes that have no link yet. Pure; the caller has the time.
 
 Of two nodes the one with the smaller id dials. A dial that fails is tried again after a jittered, growing
-pause, at once where the node announces itself anew; a refused one waits long: nothing changes by itself.
+pause, at once where the node announces itself anew; a refused one waits long, until it is at another place:
+nothing changes by itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Node:
     due: float = 0.0
     dialling: bool = False
     refused: bool = False
+    moved: bool = False  # it has announced itself at another place since it was dialled
 
 
 class AddressBook:
@@ -52,10 +54,13 @@ class AddressBook:
                 del self._nodes[next(iter(self._nodes))]
             node = self._nodes[address.node_id] = _Node()
         place = address.host, address.port
+        new = place not in node.places
         if announced:
             node.places = [place, *(other for other in node.places if other != place)][:_PLACES]
-        elif place not in node.places and len(node.places) < _PLACES:
+        elif new and len(node.places) < _PLACES:
             node.places.append(place)
+        if announced and new:
+            node.moved, node.refused = True, False
         if announced and not node.refused:
             node.due = min(node.due, now)
 
@@ -65,7 +70,7 @@ class AddressBook:
         for node_id, node in self._nodes.items():
             mine = self._me < node_id and node_id not in linked
             if mine and not node.dialling and node.places and node.due <= now:
-                node.dialling = True
+                node.dialling, node.moved = True, False
                 found.append(node_id)
         return found
 
@@ -79,6 +84,7 @@ class AddressBook:
         node = self._nodes.get(node_id)
         if node is None:
             return 0
+        refused = refused and not node.moved
         node.dialling, node.refused = False, refused
         node.failures += 1
         node.due = now + (REFUSED_PAUSE_S if refused else pause_after(node.failures, self._random))

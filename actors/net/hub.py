@@ -207,19 +207,19 @@ class Hub(PairOwner):
                 self._spawn(self._redial_stream(pair))
 
     async def _dial(self, node_id: str) -> None:
-        """Try each place where the node may be, until it is linked."""
+        """Try each place where the node may be, until it is linked: a stranger may have got one of them."""
+        refused = False
         for host, port in self._book.places(node_id):
             try:
                 if await self._dial_at(node_id, host, port):
                     return
-            except Refused as refused:
-                self._refusals.tell(host, str(refused), by_peer=refused.by_peer)
-                self._book.failed(node_id, self._loop.time(), refused=True)
-                return
+            except Refused as refusal:
+                self._refusals.tell(host, str(refusal), by_peer=refusal.by_peer)
+                refused = True
             except (OSError, TimeoutError) as error:
                 logger.debug("Dialling %s at %s port %d failed: %s", node_id, host, port, error)
-        failures = self._book.failed(node_id, self._loop.time())
-        if failures == _UNREACHABLE_AFTER:
+        failures = self._book.failed(node_id, self._loop.time(), refused=refused)
+        if failures == _UNREACHABLE_AFTER and not refused:
             places = ", ".join(f"{host} port {port}" for host, port in self._book.places(node_id))
             host = places.partition(" ")[0]
             self._refusals.tell(

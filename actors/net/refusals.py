@@ -27,7 +27,7 @@ class Refusals:
     def tell(self, host: str, why: str, *, by_peer: bool = False) -> None:
         """``by_peer``: the other side minded, and ``why`` is what it said about this node."""
         subject = "There this node is refused" if by_peer else "No link"
-        sentence = f"{subject}: {why[:1_000]}"
+        sentence = "".join(each if each.isprintable() else "?" for each in f"{subject}: {why[:1_000]}")
         key, now = (host, sentence), self._now()
         self._told = {each: at for each, at in self._told.items() if now - at < AGAIN_S}
         if key in self._told or len(self._told) >= MAX_TOLD:

@@ -273,6 +273,17 @@ def test_an_acceptor_without_the_secret_gets_no_link(make: Make, cluster: str) -
         loop.close()
 
 
+def test_a_stranger_at_a_node_s_old_address_is_in_nobody_s_way(make: Make) -> None:
+    a, seen = make("a", bind="")
+    b, _ = make("b", bind="127.0.0.1")
+    eventually(lambda: seen.up == {"b"})
+    b.stop()
+    eventually(lambda: seen.up == set())
+    make("z", cluster="another", port=b.port, seeds=())
+    make("b", bind="::1", seeds=(f"[::1]:{a.port}",))
+    eventually(lambda: seen.up == {"b"})
+
+
 def test_garbage_on_the_port_hurts_nobody(make: Make) -> None:
     a, _ = make("a", secret=SECRET)
     _, other = make("b", secret=SECRET)

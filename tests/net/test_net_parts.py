@@ -177,6 +177,20 @@ def test_who_is_somewhere_displaces_who_was() -> None:
     assert book.due(1, ()) == []
 
 
+def test_a_refused_node_that_moves_is_dialled_at_once() -> None:
+    book = AddressBook("a", Random(1))
+    book.heard(address("b", "10.0.0.1"), announced=True, now=0)
+    assert book.due(0, ()) == ["b"]
+    book.failed("b", 0, refused=True)
+    book.heard(address("b", "10.0.0.1"), announced=True, now=1)
+    assert book.due(1, ()) == []
+    book.heard(address("b", "10.0.0.2"), announced=True, now=2)
+    assert book.due(2, ()) == ["b"]
+    book.heard(address("b", "10.0.0.3"), announced=True, now=3)
+    book.failed("b", 3, refused=True)
+    assert book.due(10, ()) == ["b"]
+
+
 def test_addresses_that_mean_nothing_elsewhere_are_not_shared() -> None:
     known = [address("b", "10.0.0.1"), address("c", "127.0.0.1"), address("d", "fe80::1%eth0")]
     assert [a.node_id for a in sharable(known, "10.0.0.9")] == ["b"]
@@ -290,6 +304,12 @@ def test_a_refusal_is_told_once_in_ten_minutes() -> None:
     now[0] = AGAIN_S
     refusals.tell("h", "it is wrong.")
     assert len(told) == 3
+
+
+def test_what_a_stranger_says_does_nothing_to_a_terminal() -> None:
+    told: list[str] = []
+    Refusals(lambda host, why: told.append(why)).tell("h", "node \x1b[2J\n(é) is wrong.")
+    assert told == ["No link: node ?[2J?(é) is wrong."]
 
 
 def test_a_stranger_who_makes_up_refusals_fills_no_log() -> None:
