@@ -8,7 +8,6 @@ that no cycles or subsets are enumerated: O(seeds x nodes x (group + log nodes))
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -135,20 +134,23 @@ def form_group(
         key = seat.candidate.engine, seat.candidate.dtype, seat.kind if one_kind else ""
         alike.setdefault(key, []).append(seat)
     for key in sorted(alike):
-        found = former(key[1])(shared(alike[key]), latency, ranks)
+        found = former(key[1])(shared(alike[key], ranks), latency, ranks)
         refusals.append(found) if isinstance(found, str) else groups.append(found)
     if groups:
         return min(groups, key=lambda group: _cost([shard.seat for shard in group.shards], latency))
     return "; ".join(dict.fromkeys(refusals))
 
 
-def shared(seats: Sequence[Seat]) -> list[Seat]:
-    """The seats with what is free for each if all devices of its node take a rank: most share its memory."""
-    claims: Counter[str] = Counter()
+def shared(seats: Sequence[Seat], ranks: int = 0) -> list[Seat]:
+    """The seats with what is free for each if any ``ranks`` devices of its node, 0 for all, take one: most
+    share its memory.
+    """
+    free: dict[str, list[int]] = {}
     for seat in seats:
         if seat.node_free is not None:
-            claims[seat.candidate.node_id] += seat.candidate.free_bytes
-    return [_within(seat, seat.node_free, claims[seat.candidate.node_id]) for seat in seats]
+            free.setdefault(seat.candidate.node_id, []).append(seat.candidate.free_bytes)
+    claims = {node: sum(sorted(each)[-ranks:]) for node, each in free.items()}
+    return [_within(seat, seat.node_free, claims.get(seat.candidate.node_id, 0)) for seat in seats]
 
 
 def _within(seat: Seat, node_free: int | None, claimed: int) -> Seat:

@@ -217,6 +217,13 @@ def test_the_devices_of_a_node_share_its_memory() -> None:
     assert "can't be spread" in refusal_of(cluster_of([tight], {}), SMALL, ranks=2)
 
 
+def test_devices_that_take_no_rank_claim_no_memory() -> None:
+    """Two of a node's four devices are asked for: each may have half of what is free, not a quarter."""
+    four = node("a", {f"cpu:{n}": 3 * GIB for n in range(4)}, available=5 * GIB)
+    held = placed(cluster_of([four], {}), WIDE, ranks=2, shard_strategy="tensor").placement.ranks
+    assert all(5 * GIB / 4 < rank.reserved_bytes <= 5 * GIB / 2 for rank in held)
+
+
 def test_devices_with_memory_of_their_own_share_none() -> None:
     """What the host has free bounds its CPU and Metal together, and nobody else."""
     own = node("a", {"cuda:0": 8 * GIB, "cuda:1": 8 * GIB}, available=GIB // 4)
