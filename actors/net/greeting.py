@@ -83,11 +83,15 @@ Greeting = Hello | Challenge | Proof | Welcome | Refusal
 
 
 class Refused(Exception):
-    """A link isn't made; the message is the sentence. ``by_peer``: the other side said so."""
+    """A link isn't made; the message is the sentence. ``by_peer``: the other side said so.
+
+    ``node_id`` is who the other side said it is, where the dialer has heard that much.
+    """
 
     def __init__(self, why: str, *, by_peer: bool = False) -> None:
         super().__init__(why)
         self.by_peer = by_peer
+        self.node_id = ""
 
 
 class Myself(Refused):

@@ -77,12 +77,16 @@ async def _greet(channel: Channel, terms: Terms, own: Security, lane: Lane, life
     await channel.send(hello)
     said = await channel.receive()
     challenge = _expect(Challenge, said)
-    _check(terms, challenge, channel)
-    shown = fingerprint_of(channel.ssl_object)
-    await channel.send(pack(Proof(own.prove(Side.DIALER, (hello, said), shown))))
-    welcome = _expect(Welcome, await channel.receive())
-    if not own.accepts(welcome.mac, Side.ACCEPTOR, (hello, said), shown):
-        raise Refused(no_secret(challenge.peer, terms.cluster))
+    try:
+        _check(terms, challenge, channel)
+        shown = fingerprint_of(channel.ssl_object)
+        await channel.send(pack(Proof(own.prove(Side.DIALER, (hello, said), shown))))
+        welcome = _expect(Welcome, await channel.receive())
+        if not own.accepts(welcome.mac, Side.ACCEPTOR, (hello, said), shown):
+            raise Refused(no_secret(challenge.peer, terms.cluster))
+    except Refused as refused:
+        refused.node_id = challenge.peer.node_id
+        raise
     peer = _at(challenge.peer, channel.host, channel.port)
     return Greeted(peer, challenge.process, lane, life, welcome.known)
 

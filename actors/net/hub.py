@@ -214,8 +214,11 @@ class Hub(PairOwner):
                 if await self._dial_at(node_id, host, port):
                     return
             except Refused as refusal:
-                self._refusals.tell(host, str(refusal), by_peer=refusal.by_peer)
+                if not refused:
+                    self._refusals.tell(host, str(refusal), by_peer=refusal.by_peer)
                 refused = True
+                if refusal.node_id == node_id:
+                    break
             except (OSError, TimeoutError) as error:
                 logger.debug("Dialling %s at %s port %d failed: %s", node_id, host, port, error)
         failures = self._book.failed(node_id, self._loop.time(), refused=refused)
