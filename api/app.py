@@ -37,7 +37,8 @@ def build_app(gateway: Gateway) -> web.Application:
     app[GATEWAY] = gateway
     app[LOG] = LogAccess(gateway.reader)
     for route in ALL_ROUTES:
-        app.router.add_route(route.method, route.pattern, route.serve)
+        for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+            app.router.add_route(method, route.pattern, route.serve)
     app[CLOSING] = asyncio.Event()
     app.on_shutdown.append(start_closing)
     app.on_cleanup.append(_close_log)

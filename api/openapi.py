@@ -32,7 +32,10 @@ def document(routes: Sequence[Route]) -> Schema:
         "info": {
             "title": "Cuebook",
             "version": version("cuebook"),
-            "description": "An LLM inference cluster whose every decision is on the record.",
+            "description": (
+                "An LLM inference cluster whose every decision is on the record. "
+                "HEAD is answered wherever GET is, and opens no event stream."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,

@@ -36,7 +36,7 @@ async def await_instance(call: Call[None, AwaitQuery]) -> InstanceView | web.Str
     if not query.instance_id and not query.model_id:
         raise invalid("Name an instance_id or a model_id.", param="instance_id")
     _check(call.gateway.state, query)
-    if call.wants_events:
+    if call.wants_events():
         return await _follow(call)
     found = await _changed(call, None, _deadline(query))
     return instance_view(call.gateway.state, found)

@@ -105,7 +105,7 @@ async def list_events(call: Call[None, EventQuery]) -> EventPage | web.StreamRes
     """
     query = call.query
     wanted = Filter.of(query)
-    if query.follow or call.wants_events:
+    if call.wants_events(follow=query.follow):
         return await _follow(call, wanted)
     return await call.request.app[LOG].read(lambda log: _page(log, wanted, query.after or 0, query.limit))
 

@@ -42,10 +42,10 @@ class Call(Generic[Body, Query]):
         """A part of the path, decoded."""
         return self.request.match_info[name]
 
-    @property
-    def wants_events(self) -> bool:
-        """True where the client asks for server-sent events."""
-        return "text/event-stream" in self.request.headers.get("Accept", "")
+    def wants_events(self, *, follow: bool = False) -> bool:
+        """True where the client asks for server-sent events. A HEAD opens no stream."""
+        asked = follow or "text/event-stream" in self.request.headers.get("Accept", "")
+        return asked and self.request.method != "HEAD"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def test_errors_are_objects(node: LocalNode, method: str, path: str, raw: bytes 
 
 
 def test_a_method_that_is_not_allowed_names_those_that_are(node: LocalNode) -> None:
-    assert node.call("PATCH", "/instance").headers["Allow"] == "GET, POST"
+    assert node.call("PATCH", "/instance").headers["Allow"] == "GET, HEAD, POST"
 
 
 def test_a_body_that_is_not_encoded_as_it_says(node: LocalNode) -> None:

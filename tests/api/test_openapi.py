@@ -47,6 +47,22 @@ def test_the_docs_name_every_endpoint_and_no_other() -> None:
     assert documented == {f"{method.upper()} {path}" for path, method in OPERATIONS}
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/models", "/v1/models/none", "/events"])
+def test_head_is_answered_as_get_without_the_body(node: LocalNode, path: str) -> None:
+    got, head = node.call("GET", path), node.call("HEAD", path)
+    assert (head.status, head.body) == (got.status, b"")
+    assert head.headers["Content-Type"] == got.headers["Content-Type"]
+
+
+@pytest.mark.parametrize("path", ["/events?follow=1", f"/instance/await?model_id={MODEL}"])
+def test_head_opens_no_stream(node: LocalNode, path: str) -> None:
+    assert node.call("HEAD", path, Accept="text/event-stream").headers["Content-Type"] == "application/json"
+
+
+def test_head_of_a_command_is_not_allowed(node: LocalNode) -> None:
+    assert node.call("HEAD", "/v1/completions").status == 405
+
+
 def check(answer: Any, path: str, method: str) -> None:
     """The answer has a declared status and, as JSON, its declared schema."""
     declared = DOCUMENT["paths"][path][method]["responses"]
