@@ -16,7 +16,6 @@ from events.expert_events import ExpertsPlaced
 from events.feed import CommitFeed
 from events.record import Committed
 from events.values import Policy
-from projections.snapshot import load_state
 from projections.state import ClusterState
 
 AGAIN_S = 1.0
@@ -66,7 +65,7 @@ class Balancers(Actor):
 
     def started(self) -> None:
         """Learn from the log who leads and what is to be balanced, and follow it."""
-        state, self._subscription = follow(
+        state, self._follower = follow(
             self._paths, self._feed, self.mailbox.put_system, lambda _: self.mailbox.put_system(_Rewound())
         )
         self._begin(state)
@@ -74,7 +73,7 @@ class Balancers(Actor):
 
     def stopping(self) -> None:
         """Leave the feed. The controllers stop with their supervisor."""
-        self._subscription.close()
+        self._follower.close()
 
     def receive(self, message: Any) -> None:
         """Take decisions of the feed and word on controllers; then start and stop what should be."""
@@ -84,8 +83,7 @@ class Balancers(Actor):
             case _CameUp():
                 self._came_up(message)
             case _Rewound():
-                with self._paths.reader() as reader:
-                    self._begin(load_state(reader, self._paths.snapshots))
+                self._begin(self._follower.load())
             case _:
                 self._learn(message)
         self._act()

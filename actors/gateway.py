@@ -33,7 +33,6 @@ from events.ids import fresh
 from events.reader import LogReader
 from events.record import Committed
 from events.values import NO_TOKENS, Cause, PlacementSettings, TaskKind
-from projections.snapshot import load_state
 from projections.state import ClusterState
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ class Gateway:
         self.broken: asyncio.Future[None] = self._loop.create_future()
         """Fails when this gateway can't follow the log any more."""
         self._scheduled = True  # what arrives from now on waits until the state that it follows is here
-        self.state, self._subscription = await asyncio.to_thread(
+        self.state, self._follower = await asyncio.to_thread(
             follow, self._paths, self._feed, self._arrived, self._arrived
         )
         self._hub.attach(self._arrived, self._arrived)
@@ -101,7 +100,7 @@ class Gateway:
     def close(self) -> None:
         """Follow no more."""
         self._hub.attach(None)
-        self._subscription.close()
+        self._follower.close()
 
     def reader(self) -> LogReader:
         """A new reading connection to the log; use and close it on one thread."""
@@ -280,7 +279,7 @@ class Gateway:
             elif isinstance(item, int):
                 self._rewound()
             else:
-                self._learn(item)
+                self._learn(item, new=self._follower.take())
 
     def _deliver(self, task_id: str, item: Item) -> None:
         generation = self._tasks.get(task_id)
@@ -292,10 +291,11 @@ class Gateway:
             if len(self._early) > EARLY_TASKS:
                 del self._early[next(iter(self._early))]
 
-    def _learn(self, committed: Sequence[Committed]) -> None:
+    def _learn(self, committed: Sequence[Committed], *, new: bool) -> None:
         """Fold, and tell the generations: one by one, for the next decision may end what this one names."""
         for decision in committed:
-            fold(self.state, [decision])
+            if new:
+                fold(self.state, [decision])
             for recorded in decision.events:
                 event = recorded.event
                 if isinstance(event, ev.TaskCreated):
@@ -355,13 +355,12 @@ class Gateway:
     def _rewound(self) -> None:
         """The log is another one: requests that only the lost side knew end, and their clients are told."""
         self._past_complete = False
-        with self._paths.reader() as reader:
-            self.state = load_state(reader, self._paths.snapshots)
+        self.state = self._follower.load()
         message = "The cluster was divided; this request was decided on the side that gave way. Ask again."
         cause = Cause(code="superseded", message=message)
         for task_id in [task_id for task_id in self._tasks if task_id not in self.state.tasks]:
             self._end(ev.TaskFailed(task_id=task_id, cause=cause, usage=NO_TOKENS))
-        self._learn([])
+        self._learn([], new=False)
 
     def _lost(self, node_id: str) -> None:
         """Tokens of a node went missing: a text with a hole is no answer."""

@@ -32,7 +32,6 @@ from events.base import Command
 from events.feed import CommitFeed
 from events.record import Committed
 from events.values import NO_TOKENS, Cause, Placement
-from projections.snapshot import load_state
 from projections.state import Runner, Task
 
 logger = logging.getLogger("cuebook.worker")
@@ -109,7 +108,7 @@ class Worker(Actor):
 
     def started(self) -> None:
         """Rebuild the state, end what an earlier incarnation left running, and follow the log."""
-        self._state, self._subscription = follow(
+        self._state, self._follower = follow(
             self._paths, self._feed, self.mailbox.put_system, lambda _: self.mailbox.put_system(_Rewound())
         )
         self._hub.on_prompt(self._prompt_arrived)
@@ -120,7 +119,7 @@ class Worker(Actor):
 
     def stopping(self) -> None:
         """Leave the feed. The supervisors have a supervisor of their own and stop with it."""
-        self._subscription.close()
+        self._follower.close()
 
     def receive(self, message: Any) -> None:
         """Take decisions of the feed, deaths of supervisors and timers; then do what is due."""
@@ -144,8 +143,7 @@ class Worker(Actor):
 
     def _rewound(self) -> None:
         """Start from the log as it is now; what this node has and the log does not know is said again."""
-        with self._paths.reader() as reader:
-            self._state = load_state(reader, self._paths.snapshots)
+        self._state = self._follower.load()
         for task_id in [each for each in self._view.dispatched if each not in self._state.tasks]:
             self._drop(task_id)
             self._hub.unroute(task_id)
@@ -158,7 +156,8 @@ class Worker(Actor):
                 self._report_gone(runner)
 
     def _learn(self, committed: Sequence[Committed]) -> None:
-        fold(self._state, committed)
+        if self._follower.take():
+            fold(self._state, committed)
         view = self._view
         for decision in committed:
             self._note_end(decision.command)

@@ -23,7 +23,6 @@ from events.feed import CommitFeed
 from events.ids import fresh
 from events.record import Committed
 from events.values import Cause, Policy
-from projections.snapshot import load_state
 from projections.state import ClusterState, Migration
 
 AGAIN_S = 1.0
@@ -116,14 +115,14 @@ class Controller(Actor):
     def started(self) -> None:
         """Take up what the log has: a window to weigh, a migration to watch."""
         self._begun = self.clock.now()
-        self._state, self._subscription = follow(
+        self._state, self._follower = follow(
             self._paths, self._feed, self.mailbox.put_system, lambda _: self.mailbox.put_system(_Rewound())
         )
         self.mailbox.put_system(_Look())
 
     def stopping(self) -> None:
         """Leave the feed."""
-        self._subscription.close()
+        self._follower.close()
 
     def receive(self, message: Any) -> None:
         """Take decisions of the feed, answers and timers; then ask for what is due."""
@@ -139,11 +138,11 @@ class Controller(Actor):
         self._act()
 
     def _learn(self, committed: Sequence[Committed]) -> None:
-        fold(self._state, committed)
+        if self._follower.take():
+            fold(self._state, committed)
 
     def _reload(self) -> None:
-        with self._paths.reader() as reader:
-            self._state = load_state(reader, self._paths.snapshots)
+        self._state = self._follower.load()
         self._done = ()
 
     def _act(self) -> None:

@@ -13,12 +13,12 @@ from actors import gateway as gateways
 from actors.address import Address
 from actors.decider import NAME, VERSION, decide
 from actors.gateway import Gateway
-from actors.replica import Paths
+from actors.replica import Follower, Paths
 from actors.settings import Settings
 from actors.streams import PromptShelf, TokenHub
 from events.commands import Facts, StartEpoch
 from events.drivers import STDLIB
-from events.feed import CommitFeed, Subscription
+from events.feed import CommitFeed
 from events.log import EventLog
 from events.record import Committed, Draft
 from projections.state import ClusterState
@@ -46,12 +46,12 @@ def test_what_is_committed_while_it_starts_waits_for_the_state(
         feed: CommitFeed,
         deliver: Callable[[Sequence[Committed]], None],
         on_rewind: Callable[[int], None],
-    ) -> tuple[ClusterState, Subscription]:
+    ) -> tuple[ClusterState, Follower]:
         """As a busy machine has it: a commit comes between the reading and the caller's having it."""
-        state, subscription = follow(paths, feed, deliver, on_rewind)
+        state, follower = follow(paths, feed, deliver, on_rewind)
         feed.publish(start_epoch(log, ClusterState(epoch=1), 2))
         time.sleep(0.1)
-        return state, subscription
+        return state, follower
 
     monkeypatch.setattr(gateways, "follow", slow)
 
