@@ -15,6 +15,7 @@ from actors.deferred import Deferred
 from actors.gateway import Gateway
 from actors.refusal import StartFailed
 from api.app import build_app
+from api.protocol import Site
 from events.values import Cause
 
 STOP_S = 2.0
@@ -87,9 +88,7 @@ class ApiServer(Actor):
     async def _main(self) -> None:
         self._loop, self._enough = asyncio.get_running_loop(), asyncio.Event()
         await self._gateway.open()
-        runner = web.AppRunner(
-            build_app(self._gateway), handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S
-        )
+        runner = web.AppRunner(build_app(self._gateway), handler_cancellation=True, shutdown_timeout=STOP_S)
         try:
             await runner.setup()
             self._ready.resolve(await self._listen(runner))
@@ -104,9 +103,8 @@ class ApiServer(Actor):
     async def _listen(self, runner: web.AppRunner) -> str:
         """Listen; returns the URL. Raises `StartFailed` where the address can't be had."""
         settings = self._gateway.settings
-        site = web.TCPSite(runner, settings.host, settings.api_port)
         try:
-            await site.start()
+            await Site(runner, settings.host, settings.api_port).start()
         except OSError as error:
             raise StartFailed(_no_address(settings.host, settings.api_port, error)) from error
         port = runner.addresses[0][1]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import socket
+from typing import Any
+
 import pytest
 from aiohttp import web
 from support.node import MODEL, LocalNode
@@ -44,9 +49,53 @@ def test_a_method_that_is_not_allowed_names_those_that_are(node: LocalNode) -> N
     assert node.call("PATCH", "/instance").headers["Allow"] == "GET, HEAD, POST"
 
 
-def test_a_body_that_is_not_encoded_as_it_says(node: LocalNode) -> None:
-    answer = node.call("POST", "/instance", raw=b'{"model_id": "a"}', Content_Encoding="gzip")
-    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_body")
+def spoken(node: LocalNode, raw: bytes) -> tuple[int, Any]:
+    """The status and the JSON that the server answers to these bytes."""
+    with socket.create_connection(("127.0.0.1", node.port), timeout=20) as connection:
+        connection.sendall(raw)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.headers["Content-Type"] == "application/json"
+        body = json.loads(response.read())
+        assert connection.recv(1) == b""  # closed: what there was to log is logged
+        return response.status, body
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            400,
+            "invalid_http",
+        ),
+        (b"GET /healthz HTTP/9.9\r\n\r\n", 400, "invalid_http"),
+        (b"POST / HTTP/1.1\r\nContent-Length: two\r\n\r\n", 400, "invalid_http"),
+        (b"GET http://[::bad/ HTTP/1.1\r\n\r\n", 400, "invalid_http"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_http"),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 400, "line_too_long"),
+        (b"GET / HTTP/1.1\r\nCookie: " + b"a" * 9000 + b"\r\n\r\n", 400, "line_too_long"),
+        (
+            b"POST /models HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+            400,
+            "invalid_body",
+        ),
+        (
+            b"POST /instance HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: foo\r\n\r\n",
+            417,
+            "http_error",
+        ),
+        (b"POST /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: foo\r\n\r\n", 417, "http_error"),
+    ],
+)
+def test_what_is_no_http_is_an_object_too_and_no_news(
+    node: LocalNode, raw: bytes, status: int, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    got, body = spoken(node, raw)
+    assert (got, body["error"]["code"]) == (status, code)
+    assert_openai("ErrorResponse", body)
+    assert body["error"]["message"].endswith(".")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("path", ["/instance", "/v1/completions", "/models", "/instance/instance-1/retry"])
