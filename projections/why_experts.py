@@ -32,7 +32,7 @@ _TYPES = [
 def split(entity_id: str) -> tuple[str, int] | None:
     """Instance and epoch out of ``INSTANCE@EPOCH``; None where it is something else."""
     instance_id, at, epoch = entity_id.rpartition("@")
-    return (instance_id, int(epoch)) if at and epoch.isdecimal() else None
+    return (instance_id, int(epoch)) if at and epoch.isdecimal() and len(epoch) < 19 else None
 
 
 def why_epoch(reader: LogReader, instance_id: str, epoch: int) -> Story:

@@ -8,6 +8,8 @@ from api.cli.errors import CliError
 from events.reader import LogReader
 
 HEAD = "head"
+_DIGITS = 18
+"""Of the numbers that SQLite has; Python reads none of thousands of digits at all."""
 HOW = "number of an event, a time in ISO form (UTC unless it names a zone), or 'head'"
 
 
@@ -20,7 +22,7 @@ def seq_of(reader: LogReader, position: str) -> int:
     if position == HEAD:
         return head
     if position.isdecimal():
-        if int(position) > head:
+        if len(position) > _DIGITS or int(position) > head:
             raise CliError(f"There is no event {position}: the log ends with event {head}.")
         return int(position)
     return reader.seq_at(time_of(position))

@@ -122,7 +122,7 @@ def timeline(question: Question) -> int:
 def verify(question: Question) -> int:
     """`replay verify`: the hash chain first, then every decision."""
     broken = verify_chain(question.log)
-    start = min(question.args.after, question.reader.last_decision())
+    start = max(0, min(question.args.after, question.reader.last_decision()))
     report = verifying.verify(question.reader, decide, refusal=Rejected, decider_version=VERSION, start=start)
     if question.as_json:
         print_json({"ok": broken is None and report.ok, "chain_break": broken, "decisions": report})

@@ -41,6 +41,24 @@ def test_nothing_is_verified_after_a_number_beyond_all_logs(ask: Ask) -> None:
     assert (code, "0 decisions" in out) == (0, True)
 
 
+def test_all_is_verified_after_a_number_before_all_logs(ask: Ask) -> None:
+    code, out, _ = ask("verify", "--after", f"-{HUGE}")
+    assert (code, "40 decisions" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words", [["state", "--at"], ["diff"], ["timeline", "--after"], ["why"]], ids=lambda words: words[0]
+)
+def test_what_is_no_number_that_python_reads_is_not_there(ask: Ask, words: list[str]) -> None:
+    code, _, err = ask(*words, "9" * 5000)
+    assert (code, "no event" in err or "nothing on" in err) == (1, True)
+
+
+def test_an_epoch_that_python_does_not_read_as_a_number(ask: Ask) -> None:
+    code, _, err = ask("why", "instance-1@" + "9" * 5000)
+    assert (code, "nothing on" in err) == (1, True)
+
+
 def test_the_tables_never_take_the_log_s_place(ask: Ask, log: Path) -> None:
     for path in (log, log.parent / "." / "other" / ".." / "log.db"):
         code, _, err = ask("rebuild", "--to", str(path))
