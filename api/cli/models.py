@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ from projections.phrases import size
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """One subcommand for each thing to do."""
-    subcommands = parser.add_subparsers(metavar="WHAT", help="what to do (default: list)")
-    parser.set_defaults(act=_list, json=False)
+    """One subcommand for each thing to do; without any, what `list` takes."""
+    _add_common(parser)
+    subcommands = parser.add_subparsers(
+        metavar="WHAT", help="what to do (default: list)", parser_class=_Subparser
+    )
+    parser.set_defaults(act=_list)
     listing = subcommands.add_parser(
         "list", help="list the known models", description="List the known models."
     )
@@ -38,8 +41,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     removing.add_argument("model", metavar="MODEL", help="id of the model")
     removing.set_defaults(act=_remove)
     for each in (listing, adding, importing, removing):
-        each.add_argument("--json", action="store_true", help="print JSON, for programs")
-        add_setting_flags(each, CLIENT_SETTINGS)
+        _add_common(each)
+
+
+class _Subparser(ArgumentParser):
+    """Says nothing of a flag that it isn't given: it may stand before the subcommand."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs, argument_default=SUPPRESS)
+
+
+def _add_common(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add_setting_flags(parser, CLIENT_SETTINGS)
 
 
 def run(args: Namespace) -> int:

@@ -57,6 +57,12 @@ def test_what_is_not_understood_is_code_2(alone: Cuebook) -> None:
         assert "error:" in done.err
 
 
+@pytest.mark.parametrize("words", [["--port", "9"], ["--port", "9", "list"], ["list", "--port", "9"]])
+def test_models_alone_takes_what_its_list_takes(alone: Cuebook, words: list[str]) -> None:
+    shown = alone("models", "--json", *words)
+    assert (shown.code, "127.0.0.1:9" in shown.err) == (1, True), shown.err
+
+
 @pytest.mark.parametrize(
     "words",
     [["status"], ["models"], ["place", "tiny"], ["chat", "-m", "hello"], ["chat", "tiny", "-m", "hello"]],
