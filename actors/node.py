@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from actors import on_nats
 from actors.actor import Actor
@@ -30,12 +29,13 @@ from actors.downloader import Downloader
 from actors.gateway import Gateway
 from actors.journal import ALONE, Journal
 from actors.master import Master
-from actors.membership import as_peer, mesh_settings
+from actors.membership import as_peer, id_of, mesh_settings
 from actors.net.interfaces import interfaces
 from actors.net.mesh import Mesh
-from actors.net.transport import Transport
+from actors.net.transport import Transport, TransportError
 from actors.ordering.interface import Member, Timing
 from actors.projector import Projector
+from actors.refusal import StartFailed
 from actors.replica import Paths
 from actors.reporter import Reporter
 from actors.router import Router
@@ -51,6 +51,7 @@ from events.errors import LogError
 from events.feed import CommitFeed
 from events.files import write_durably
 from events.ids import fresh
+from events.values import Cause
 from projections.snapshot import save_near_head
 
 FILE_LIMIT = 65_535
@@ -83,14 +84,15 @@ class Node:
         """Open the log and start all actors.
 
         Raises `actors.refusal.StartFailed` where an actor can't start (the log is another's, a port is
-        taken), `events.errors.DriverMissing`, or `OSError` where the home can't be written.
+        taken) or its certificate would not do, `events.errors.DriverMissing`, or `OSError` where the home
+        can't be written.
         """
         if self.settings.cluster_nats:
             on_nats.check(self.settings)
         raise_file_limit()
         home = self.settings.home_path
         home.mkdir(parents=True, exist_ok=True)
-        self.node_id = node_id(home)
+        self.node_id = node_id(self.settings)
         driver = driver_named(self.settings.log_driver)
         paths = Paths(self.settings.log_path, home / "snapshots", driver)
         read_past(paths)
@@ -292,18 +294,20 @@ def _host(settings: Settings) -> str:
     if settings.cluster_nats:
         return on_nats.host(settings)
     outward = [i.address for i in interfaces() if not i.loopback and ":" not in i.address]
-    return outward[0] if settings.cluster_secret and outward else "127.0.0.1"
+    secured = settings.cluster_secret or settings.cluster_certificate
+    return outward[0] if secured and outward else "127.0.0.1"
 
 
-def node_id(home: Path) -> str:
-    """The id of this machine, drawn at the first start and kept in ``home``."""
-    path = home / "node_id"
+def node_id(settings: Settings) -> str:
+    """The id of this machine, settled at the first start and kept in the home. Raises `StartFailed`."""
     try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        drawn = fresh("node")
-        write_durably(path, f"{drawn}\n".encode())
-        return drawn
+        found = id_of(settings)
+    except TransportError as error:
+        raise StartFailed(Cause(code="start_failed", message=str(error))) from error
+    path = settings.home_path / "node_id"
+    if not path.exists():
+        write_durably(path, f"{found}\n".encode())
+    return found
 
 
 def raise_file_limit() -> None:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from actors.net.nats import Nats, NatsSettings
     from actors.streamed_journal import StreamedJournal
 
-_OF_THE_MESH = ("cluster_secret", "cluster_peers", "cluster_port", "cluster_multicast")
+_OF_THE_MESH = (
+    "cluster_secret",
+    "cluster_authority",
+    "cluster_certificate",
+    "cluster_key",
+    "cluster_peers",
+    "cluster_port",
+    "cluster_multicast",
+)
 
 START_TIMEOUT_S = 90.0
 """Seconds that the journal may take to start: servers that have just started need some to agree."""

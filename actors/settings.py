@@ -41,6 +41,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models_read_only_dirs: str = ""
     cluster: str = ""
     cluster_secret: str = ""
+    cluster_authority: str = ""
+    cluster_certificate: str = ""
+    cluster_key: str = ""
     cluster_host: str = ""
     cluster_port: int = 52416
     cluster_peers: str = ""

@@ -19,14 +19,14 @@ import tempfile
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from msgspec import Struct
 
+from actors.net.certificates import Certificates, load, new_context
 from actors.net.transport import TransportError
 
 MIN_SECRET = 12
@@ -39,14 +39,6 @@ class Mode(Enum):
     OPEN = "open"
     SECRET = "secret"
     CERTIFICATES = "certificates"
-
-
-class Certificates(Struct, frozen=True, kw_only=True):
-    """PEM files: the cluster's authority, this node's certificate and its key."""
-
-    authority: Path
-    certificate: Path
-    key: Path
 
 
 class Side(Enum):
@@ -65,6 +57,8 @@ class Security(NamedTuple):
     client: ssl.SSLContext | None = None
     fingerprint: bytes = b""
     """SHA-256 of the certificate that this node shows where it accepts."""
+    until: datetime.datetime | None = None
+    """When this node's certificate ends, where others know it by one."""
 
     def prove(self, side: Side, said: Iterable[bytes], fingerprint: bytes) -> bytes:
         """The proof of ``side`` over the messages ``said`` on a connection to ``fingerprint``'s owner."""
@@ -86,7 +80,8 @@ def security(cluster: str, secret: str = "", certificates: Certificates | None =
     if secret and certificates:
         raise TransportError("Give a secret or certificates, not both: with certificates no secret is used.")
     if certificates:
-        return _with_certificates(certificates)
+        server, client, _, until = load(certificates)
+        return Security(Mode.CERTIFICATES, server=server, client=client, until=until)
     return _with_secret(cluster, secret) if secret else Security(Mode.OPEN)
 
 
@@ -96,13 +91,6 @@ def fingerprint_of(ssl_object: ssl.SSLObject | None) -> bytes:
     return hashlib.sha256(shown).digest() if shown else b""
 
 
-def names_in(ssl_object: ssl.SSLObject | None) -> set[str]:
-    """The common names and the DNS and URI names in a verified peer's certificate."""
-    shown = cast(dict[str, Any], (ssl_object.getpeercert() if ssl_object else None) or {})
-    names = {value for part in shown.get("subject", ()) for key, value in part if key == "commonName"}
-    return names | {value for kind, value in shown.get("subjectAltName", ()) if kind in ("DNS", "URI")}
-
-
 def _with_secret(cluster: str, secret: str) -> Security:
     if len(secret) < MIN_SECRET:
         raise TransportError(
@@ -110,34 +98,12 @@ def _with_secret(cluster: str, secret: str) -> Security:
         )
     salt = hashlib.sha256(b"cuebook cluster " + cluster.encode()).digest()
     key = hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32)
-    server = _context(ssl.PROTOCOL_TLS_SERVER)
+    server = new_context(ssl.PROTOCOL_TLS_SERVER)
     fingerprint = _load_self_signed(server)
-    client = _context(ssl.PROTOCOL_TLS_CLIENT)
+    client = new_context(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE  # the certificate is authenticated by the proofs
     return Security(Mode.SECRET, key, server, client, fingerprint)
-
-
-def _with_certificates(files: Certificates) -> Security:
-    server, client = _context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # the node id is checked instead of the host name
-    for context in (server, client):
-        try:
-            context.load_verify_locations(files.authority)
-            context.load_cert_chain(files.certificate, files.key)
-        except OSError as error:
-            raise TransportError(
-                f"The cluster's certificates can't be loaded ({error}). Check {files.authority}, "
-                f"{files.certificate} and {files.key}: PEM files, the key without a password."
-            ) from error
-        context.verify_mode = ssl.CERT_REQUIRED
-    return Security(Mode.CERTIFICATES, server=server, client=client)
-
-
-def _context(protocol: int) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
 
 
 def _load_self_signed(context: ssl.SSLContext) -> bytes:

@@ -49,8 +49,9 @@ def tls_refusal(failure: ssl.SSLError) -> str:
     """The sentence for a TLS handshake that failed on either side."""
     if failure.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
         return "the node there has neither the cluster's secret nor a certificate: set them alike on both."
+    why = getattr(failure, "verify_message", None) or failure.reason or failure
     return (
-        f"the TLS handshake with the node there failed ({failure.reason or failure}): "
+        f"the TLS handshake with the node there failed ({why}): "
         "both need the same secret, or certificates of the same authority."
     )
 

@@ -7,6 +7,7 @@ says `Refusal` and closes where it minds.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ class Hello(Struct, frozen=True, tag=True):
     life: str
     peer: Peer
     nonce: bytes
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether it is nobody's opening, who can't be dialled back: the doctor's, beside its own node."""
+        return self.lane is Lane.INTRODUCTION and not self.peer.port
 
 
 class Challenge(Struct, frozen=True, tag=True):
@@ -110,9 +116,11 @@ class Terms(NamedTuple):
     process: str
     cluster: str
     mode: Mode
+    looks_around: bool = False
+    """Whether it only greets, as the doctor does with the id of its node."""
 
 
-def objection(terms: Terms, other: Hello | Challenge, names: set[str]) -> str | None:
+def objection(terms: Terms, other: Hello | Challenge, names: Collection[str]) -> str | None:
     """Why ``terms`` don't allow a link with ``other``, or None. ``names`` are those in its certificate.
 
     Raises `Myself` where there is no other.
@@ -129,7 +137,8 @@ def objection(terms: Terms, other: Hello | Challenge, names: set[str]) -> str | 
         return f"{who} runs version {peer.version}, this node {mine.version}: run the same version on both."
     if other.mode is not terms.mode:
         return f"{who} is secured by {other.mode.value}, this node by {terms.mode.value}: set both alike."
-    if peer.node_id == mine.node_id:
+    looks_around = other.looks_around if isinstance(other, Hello) else terms.looks_around
+    if peer.node_id == mine.node_id and not looks_around:
         return f"{who} at another place has this node's own id: give each node a home directory of its own."
     if terms.mode is Mode.CERTIFICATES and peer.node_id not in names:
         shown = ", ".join(sorted(names)) or "no name"

@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from actors.net.auth import Security, Side, fingerprint_of, names_in
+from actors.net.auth import Security, Side, fingerprint_of
+from actors.net.certificates import names_in
 from actors.net.channel import Channel
 from actors.net.greeting import (
     PROTOCOL,

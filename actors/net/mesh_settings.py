@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from actors.net.addresses import is_loopback
-from actors.net.auth import Certificates
+from actors.net.certificates import Certificates
 from actors.net.interfaces import Interface
 from actors.net.outbox import MAX_BYTES, MAX_MESSAGES
 from actors.net.transport import TransportError

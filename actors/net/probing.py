@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import aiohttp
 import msgspec
 
-from actors.net.auth import Mode, Security, security
+from actors.net.auth import Security, security
 from actors.net.beacon import Beacon, BeaconListener, BeaconSockets, encode_beacon
 from actors.net.dialling import new_client, open_channel
 from actors.net.greeting import Lane, Refused, Terms, tag_of
@@ -30,10 +30,8 @@ async def observe(settings: MeshSettings, me: Peer, listen_s: float) -> Observed
     """Observe for ``listen_s`` seconds and some. Raises `TransportError` for impossible settings."""
     settings.hosts()
     own = security(settings.cluster, settings.secret, settings.certificates)
-    # Nobody is to dial back. And a node of this id, maybe this one, would refuse it and put that on record.
-    node_id = me.node_id if own.mode is Mode.CERTIFICATES else f"{me.node_id}-doctor"
-    guest = msgspec.structs.replace(me, node_id=node_id, port=0)
-    terms = Terms(guest, secrets.token_hex(8), settings.cluster, own.mode)
+    guest = msgspec.structs.replace(me, port=0)  # nobody is to dial back
+    terms = Terms(guest, secrets.token_hex(8), settings.cluster, own.mode, looks_around=True)
     seeds = [parse_seed(seed, settings.port) for seed in settings.seeds]
     looped, beacons = await _hear(settings, listen_s)
     heard = [

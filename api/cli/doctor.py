@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from actors.settings import Settings
-from api.cli.checks import engine, home, log, models, network, port, sqlite, system
+from api.cli.checks import cluster, engine, home, log, models, network, port, sqlite, system
 from api.cli.checks.finding import Finding, Level
 from api.cli.console import console, print_json
 from api.cli.setting_flags import add_setting_flags, settings_of
@@ -48,6 +48,7 @@ def _check(settings: Settings) -> Iterator[Finding]:
     yield from log.check(settings)
     yield from models.check(settings)
     yield from port.check(settings)
+    yield from cluster.check(settings)
     yield from engine.check(settings)
 
 

@@ -17,6 +17,9 @@ SETTING_HELP: dict[str, str] = {
     "models_read_only_dirs": "directories of models, searched first and never written, separated by ':'",
     "cluster": "name of the cluster to join, or nats://host:4222/NAME; empty: this node stays alone",
     "cluster_secret": "secret that all nodes of the cluster share; without one only loopback is used",
+    "cluster_authority": "certificate of the cluster's authority in PEM, instead of a secret",
+    "cluster_certificate": "this node's certificate in PEM, signed by the authority; it names the node's id",
+    "cluster_key": "the key of this node's certificate in PEM, without a password",
     "cluster_host": "address for the other nodes; empty: all, or loopback where there is no secret",
     "cluster_port": "TCP port for the other nodes; the beacons that find them always use UDP port 52416",
     "cluster_peers": "nodes to begin with where multicast doesn't reach, as host or host:port with ','",
@@ -87,7 +90,15 @@ def _add_flag(group: Any, name: str, kind: Any) -> None:
         group.add_argument(*flags, dest=name, type=kind, metavar=_METAVARS.get(name, _KIND[kind]), help=text)
 
 
-_METAVARS = {"home": "DIR", "models_dir": "DIR", "models_dirs": "DIRS", "models_read_only_dirs": "DIRS"}
+_METAVARS = {
+    "home": "DIR",
+    "models_dir": "DIR",
+    "models_dirs": "DIRS",
+    "models_read_only_dirs": "DIRS",
+    "cluster_authority": "FILE",
+    "cluster_certificate": "FILE",
+    "cluster_key": "FILE",
+}
 _KIND: dict[type, str] = {int: "N", float: "SECONDS", str: "NAME"}
 
 

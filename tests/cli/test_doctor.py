@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+from datetime import timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.authority import Authority
 from support.command import Cuebook
 from support.npu_standin.without_cann import install_torch_npu
 from support.served import ServedNode, free_port
@@ -113,3 +115,25 @@ def test_torch_npu_without_cann_is_told_with_what_to_do(
     assert "torch-npu is installed, but CANN" in about_npus["text"]
     assert "set_env.sh" in about_npus["text"]
     assert any(finding["text"].startswith("torch: ") and "CPU" in finding["text"] for finding in found)
+
+
+def cluster_line(home: Path, **settings: object) -> tuple[int, dict[str, Any]]:
+    code, (found,) = findings(home, free_port(), "cluster", cluster="stage", **settings)
+    return code, found
+
+
+def test_what_a_node_proves_itself_with_is_tried(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    for until, level in ((timedelta(days=400), "ok"), (timedelta(days=20), "warn")):
+        files = authority.sign("desk", until)
+        given = {"cluster_authority": files.authority, "cluster_certificate": files.certificate}
+        code, found = cluster_line(tmp_path / "home", **given, cluster_key=files.key)
+        assert (code, found["level"]) == (0, level)
+        assert "by the certificate of desk, good until 20" in found["text"]
+        assert bool(found["advice"]) == (level == "warn")
+    code, found = cluster_line(tmp_path / "home", **given)
+    assert (code, found["level"], "set cluster_key as well" in found["text"]) == (1, "fail", True)
+    code, found = cluster_line(tmp_path / "home", cluster_secret="short")
+    assert (code, found["level"], "has 5 characters" in found["text"]) == (1, "fail", True)
+    assert cluster_line(tmp_path / "home", cluster_secret="a secret of good length")[0] == 0
+    assert not (tmp_path / "home").exists()

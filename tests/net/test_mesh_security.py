@@ -156,7 +156,7 @@ def test_a_short_secret_and_missing_certificates_are_refused_at_the_start(tmp_pa
     authority = Authority(tmp_path, "ours")
     files = authority.sign("a")
     files.key.unlink()
-    with pytest.raises(TransportError, match="certificates can't be loaded"):
+    with pytest.raises(TransportError, match=r"a\.key, this node's key, can't be read"):
         Mesh(MeshSettings(certificates=files, port=0)).start(peer("a"), Recorder())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.authority import Authority
 from support.netns import switch
 from support.transports import Recorder, eventually, peer
 
@@ -158,8 +159,10 @@ def test_on_this_machine_beside_running_nodes() -> None:
         other.stop()
 
 
-def test_a_list_of_peers_with_the_node_itself_is_fine() -> None:
-    known: dict[str, Any] = {"cluster": uuid.uuid4().hex, "secret": SECRET, "bind": "127.0.0.1"}
+@pytest.mark.parametrize("certified", [False, True])
+def test_a_list_of_peers_with_the_node_itself_is_fine(tmp_path: Path, certified: bool) -> None:
+    proof = {"certificates": Authority(tmp_path, "ours").sign("me")} if certified else {"secret": SECRET}
+    known: dict[str, Any] = {"cluster": uuid.uuid4().hex, "bind": "127.0.0.1", **proof}
     settings = MeshSettings(**known, port=0, multicast=False)
     me, namesake, recorder = Mesh(settings), Mesh(settings), Recorder()
     me.start(peer("me"), recorder)

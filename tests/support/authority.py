@@ -10,9 +10,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from actors.net.auth import Certificates
+from actors.net.certificates import Certificates
 
 PEM = serialization.Encoding.PEM
+A_DAY = datetime.timedelta(days=1)
 
 
 class Authority:
@@ -26,10 +27,11 @@ class Authority:
         self.file = self._directory / "authority.pem"
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(PEM))
 
-    def sign(self, node_id: str) -> Certificates:
+    def sign(self, node_id: str, until: datetime.timedelta = A_DAY) -> Certificates:
+        """Files for a node; ``until`` is from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node_id)])
-        certificate = self._builder(subject, key).sign(self._key, hashes.SHA256())
+        certificate = self._builder(subject, key, until).sign(self._key, hashes.SHA256())
         files = Certificates(
             authority=self.file,
             certificate=self._directory / f"{node_id}.pem",
@@ -40,10 +42,12 @@ class Authority:
         files.key.write_bytes(private)
         return files
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime.timedelta = A_DAY
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder(self._name, subject, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - A_DAY)
+            .not_valid_after(now + until)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,10 +21,21 @@ import psutil
 READY_S = 60.0
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """A free port below those that outgoing connections get, which could take it before it is used."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 class ServedNode:
@@ -61,6 +73,11 @@ class ServedNode:
     @property
     def log(self) -> Path:
         return self.home / "log.db"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those it was given, by their names."""
+        return {name.removeprefix("CUEBOOK_").lower(): value for name, value in self._settings.items()}
 
     def set(self, **settings: object) -> None:
         """Settings in place of others, from the next start on."""
@@ -196,7 +213,7 @@ def _is_runner(process: psutil.Process) -> bool:
 
 
 def eventually(
-    condition: Callable[[], object], timeout: float = 30, explain: Callable[[], str] = lambda: ""
+    condition: Callable[[], object], timeout: float = 60, explain: Callable[[], str] = lambda: ""
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():

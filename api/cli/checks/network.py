@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from actors import on_nats
 from actors.actor import StartFailed
-from actors.membership import as_peer, mesh_settings
+from actors.membership import as_peer, id_of, mesh_settings
 from actors.net.doctor import diagnose
 from actors.net.transport import TransportError
 from actors.settings import Settings
 from api.cli.checks.finding import Finding, Level
-from events.ids import fresh
 
 _LEVELS: dict[str, Level] = {"ok": "ok", "note": "warn", "problem": "fail"}
 
@@ -30,17 +29,9 @@ def check(settings: Settings) -> Iterator[Finding]:
         if settings.cluster_nats:
             found = on_nats.look(settings)
         else:
-            found = diagnose(mesh_settings(settings), as_peer(settings, _node_id(settings)))
-    except (TransportError, StartFailed) as error:
+            found = diagnose(mesh_settings(settings), as_peer(settings, id_of(settings)))
+    except (TransportError, StartFailed, OSError) as error:
         yield Finding("fail", "cluster", str(error))
         return
     for each in found:
         yield Finding(_LEVELS[each.level], each.topic, each.text)
-
-
-def _node_id(settings: Settings) -> str:
-    """The id that the node here has, or that a new one could have: nothing is written."""
-    try:
-        return (settings.home_path / "node_id").read_text().strip()
-    except OSError:
-        return fresh("node")
