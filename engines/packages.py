@@ -6,6 +6,7 @@ one of this Python and reads the user's own configuration of indexes and proxies
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -148,11 +149,10 @@ def _install_hint(source: ModelSource) -> str:
 
 
 def _bytes_under(directory: Path) -> int:
-    """Bytes of all files below, whichever vanish meanwhile left out."""
+    """Bytes of all files below, whichever vanish meanwhile left out, and directories as well."""
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
