@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.served import free_port
 from support.transports import Recorder, eventually, peer
 from transport_conformance import TransportConformance, World
 
@@ -71,9 +72,7 @@ class TestMeshWithSecret(TransportConformance):
 
 def test_a_node_that_knows_nobody_is_told_of_all_by_the_one_that_finds_it() -> None:
     """The late node has the smallest id: it must dial the others, and only its finder can tell it of them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     cluster = uuid.uuid4().hex
 
     def mesh(**fields: Any) -> Mesh:

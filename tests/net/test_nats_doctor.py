@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.nats_servers import NatsServer, quiet_port
+from support.nats_servers import NatsServer
+from support.served import free_port
 
 pytest.importorskip("nats", reason="nats-py is not installed; install cuebook[nats] for this test")
 
@@ -16,7 +17,7 @@ from actors.net.nats_doctor import Server, diagnose, findings
 def test_each_server_is_asked_by_itself(tmp_path: Path) -> None:
     whole = NatsServer(tmp_path, "whole").start()
     bare = NatsServer(tmp_path, "bare", jetstream=False).start()
-    absent = f"nats://somebody:secret@127.0.0.1:{quiet_port()}"
+    absent = f"nats://somebody:secret@127.0.0.1:{free_port()}"
     try:
         found = diagnose(NatsSettings(servers=(whole.url, bare.url, absent)))
     finally:

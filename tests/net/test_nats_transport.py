@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import subprocess
 import time
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.nats_servers import binary
+from support.served import free_port
 from support.transports import Recorder, eventually, peer
 from transport_conformance import TransportConformance, World
 
@@ -22,22 +23,13 @@ from actors.net.nats_lane import Lane
 from actors.net.transport import Transport, TransportError
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Server:
     """A nats-server on a port of its own."""
 
     def __init__(self, *options: str) -> None:
-        binary = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/bin")
-        if binary is None:
-            pytest.skip("there is no nats-server here; apt-get install nats-server for this test")
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
-        self._command = [binary, "-a", "127.0.0.1", "-p", str(self.port), *options]
+        self._command = [binary(), "-a", "127.0.0.1", "-p", str(self.port), *options]
         self.start()
 
     def start(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import socket
 import subprocess
@@ -11,18 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.served import free_port
 from support.transports import eventually
-
-
-def quiet_port() -> int:
-    """A free port below those that outgoing connections get, which could take it before it is used."""
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port := random.randrange(12_000, 32_000)))
-            except OSError:
-                continue
-            return port
 
 
 def binary() -> str:
@@ -38,7 +27,7 @@ class NatsServer:
 
     def __init__(self, root: Path, name: str, *options: str, jetstream: bool = True) -> None:
         self.name = name
-        self.port = quiet_port()
+        self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         files = ["-js", "-sd", str(root / name)] if jetstream else []
         self.urls = (self.url,)
@@ -76,7 +65,7 @@ class NatsServers(list[NatsServer]):
 @contextmanager
 def nats_servers(root: Path, count: int, *, jetstream: bool = True) -> Iterator[NatsServers]:
     """``count`` servers that have started; several form a cluster."""
-    routes = [quiet_port() for _ in range(count)]
+    routes = [free_port() for _ in range(count)]
     known = ",".join(f"nats://127.0.0.1:{port}" for port in routes)
     servers = NatsServers()
     for number, port in enumerate(routes, 1):
