@@ -34,9 +34,9 @@ def system(clock: ManualClock, incidents: list[ActorIncident]) -> Iterator[Actor
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "it did not come true within 10 s"
+            assert time.monotonic() < deadline, "it did not come true within 60 s"
             time.sleep(0.001)
 
     return wait

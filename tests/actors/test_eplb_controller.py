@@ -159,7 +159,7 @@ def test_a_layer_that_is_not_staged_in_time_is_given_up(core: Core, eventually: 
 
 
 def test_a_layer_that_is_not_applied_in_time_sets_the_ranks_back(core: Core, eventually: Eventually) -> None:
-    live = Live(core, HASTY)
+    live = Live(core, EplbSettings(redundant_experts=2, stage_timeout_s=60.0, apply_timeout_s=0.3))
     live.window()
     eventually(lambda: moving(live))
     committed = live.at_hand
@@ -174,7 +174,7 @@ def test_a_controller_that_crashes_goes_on_where_the_log_stands(
 ) -> None:
     incidents: list[ActorIncident] = []
     with running(tmp_path, incidents) as core:
-        live = Live(core, HASTY)
+        live = Live(core, EplbSettings(redundant_experts=2, stage_timeout_s=1.0))
         live.window()
         eventually(lambda: moving(live))
         (controller,) = controllers()

@@ -178,7 +178,7 @@ def create_tasks(command_id: str) -> Command:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -189,7 +189,7 @@ async def settle() -> None:
 
 
 async def items(generation: Generation) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [item async for _, item in generation]
 
 
@@ -352,7 +352,7 @@ def test_who_follows_hears_of_a_rewind_to_a_shorter_log(play: Callable[[Script],
             assert not waiting.done()
             stage.log.rewind(fork, "3/node-c/run-1", "it has more followers", [], at=1.0)
             stage.feed.rewound(fork, [])
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 60)
 
     play(script)
 

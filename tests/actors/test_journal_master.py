@@ -167,7 +167,7 @@ def test_64_askers_share_few_commits(core: Core, monkeypatch: pytest.MonkeyPatch
 
     def counted(log: EventLog, drafts: list[Draft]) -> list[Committed]:
         batches.append(len(drafts))
-        time.sleep(0.005)  # a disk that takes its time
+        time.sleep(0.02)  # a disk that takes its time
         return append(log, drafts)
 
     monkeypatch.setattr(EventLog, "append", counted)

@@ -344,7 +344,7 @@ def test_pykka_blocks_the_loop_in_await() -> None:
 
 def test_layer_leaves_the_loop_free_in_await(system: ActorSystem) -> None:
     address = spawn(Layered(lambda message: time.sleep(0.3)), "actor", system)
-    assert ticks_during(lambda: awaitable(address.ask_future("slow"), asyncio.get_running_loop())) >= 8
+    assert ticks_during(lambda: awaitable(address.ask_future("slow"), asyncio.get_running_loop())) > 2
 
 
 # Leaving

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from support.transports import Recorder, peer
 from transport_conformance import TransportConformance, World
@@ -117,6 +115,4 @@ def test_two_runs_are_the_same() -> None:
             clock.advance(0.02)
         return seen_a.log + seen_b.log
 
-    begun = time.monotonic()
     assert run() == run()
-    assert time.monotonic() - begun < 10

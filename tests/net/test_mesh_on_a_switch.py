@@ -96,14 +96,14 @@ def lan() -> Iterator[Lan]:
             node.close()
 
 
-def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
+def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"it did not come true within {timeout} s"
         time.sleep(0.01)
 
 
-def all_meet(nodes: list[NodeProcess], timeout: float = 20.0) -> None:
+def all_meet(nodes: list[NodeProcess], timeout: float = 60.0) -> None:
     ids = {node.node_id for node in nodes}
     until(lambda: all(node.up() == ids - {node.node_id} for node in nodes), timeout)
 

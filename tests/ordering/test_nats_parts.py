@@ -59,7 +59,7 @@ async def stored(store: Store) -> list[list[bytes]]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -159,7 +159,7 @@ def test_a_lease_that_is_given_back_is_left_to_others_again(
         hesitant = lease.Lease(store, Member("node-a", "start-1"), post)
         hesitant.hesitant = True
         task = asyncio.ensure_future(hesitant.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(granted) < 2:
                 await asyncio.sleep(0.01)
         task.cancel()

@@ -124,7 +124,7 @@ def reached(rank: RunnerClient, kind: type, timeout: float = 60) -> Any:
     return found
 
 
-def failed(rank: RunnerClient, timeout: float = 10) -> status.Failed:
+def failed(rank: RunnerClient, timeout: float = 30) -> status.Failed:
     """How it failed, once its process has ended."""
     deadline = time.monotonic() + timeout
     while not rank.closed:

@@ -20,7 +20,7 @@ def peer(node_id: str, **fields: Any) -> Peer:
     return Peer(node_id=node_id, **(known | fields))
 
 
-def eventually(condition: Callable[[], object], timeout: float = 15.0) -> None:
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"it did not come true within {timeout} s"
