@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from typing import Any
 
 from aiohttp import web
@@ -32,10 +33,10 @@ ALL_ROUTES = (*ROUTES, Route(method="GET", path="/openapi.json", handler=openapi
 
 
 def build_app(gateway: Gateway) -> web.Application:
-    """The application that serves ``gateway``, which must be open when it starts."""
+    """The application that serves ``gateway``, which must be open when it starts, and outlive it."""
     app = web.Application(middlewares=[errors_as_json, no_form_posts], client_max_size=MAX_BODY)
-    app[GATEWAY] = gateway
-    app[LOG] = LogAccess(gateway.reader)
+    app[GATEWAY] = served = weakref.proxy(gateway)  # aiohttp's cache of handlers keeps apps that are no more
+    app[LOG] = LogAccess(lambda: served.reader())
     for route in ALL_ROUTES:
         for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
             app.router.add_route(method, route.pattern, route.serve)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from support.node import local_node
+from support.node import LocalNode, local_node
 
+from actors.gateway import Gateway
 from actors.refusal import StartFailed
 
 
@@ -33,3 +36,27 @@ def test_stopping_ends_streams_and_leaves_no_thread(tmp_path: Path) -> None:
     connection.close()
     left = {thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()}
     assert not {name for name in left if name.startswith("api")}
+
+
+def gateways() -> list[Gateway]:
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) is Gateway]
+
+
+def test_a_crash_leaves_nothing_of_the_old_gateway(tmp_path: Path) -> None:
+    others = {id(each) for each in gateways()}
+    with local_node(tmp_path, engines="") as node:
+        [gateway] = [each for each in gateways() if id(each) not in others]
+        broken = gateway.broken
+        broken.get_loop().call_soon_threadsafe(broken.set_exception, RuntimeError("made to crash"))
+        while not broken.done() or not answers(node):
+            time.sleep(0.05)
+        del gateway, broken
+        assert len(gateways()) == len(others) + 1
+
+
+def answers(node: LocalNode) -> bool:
+    try:
+        return node.call("GET", "/healthz").status == 200
+    except OSError:
+        return False
