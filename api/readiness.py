@@ -60,7 +60,7 @@ async def _follow(call: Call[None, AwaitQuery]) -> web.StreamResponse:
                     break
         except ApiError as error:
             await stream.send(event(encode(error.body), name="error"))
-        return stream.response
+    return stream.response
 
 
 def _deadline(query: AwaitQuery) -> float:

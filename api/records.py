@@ -209,10 +209,11 @@ async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamRes
                     try:
                         await unless_closing(call.request.app, more(after))
                     except Closing:
-                        return stream.response
+                        break
                 rewinds, fork, page = await log.read(
                     partial(next_page, wanted=wanted, after=after, rewinds=rewinds)
                 )
+        return stream.response
 
 
 def next_page(

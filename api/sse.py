@@ -32,7 +32,8 @@ class EventStream:
     """Sends events to one client. Use as an async context manager; `send` opens the response.
 
     Until then nothing has been sent, and the handler may still answer with an error status. After
-    `KEEP_ALIVE_S` of silence the stream opens by itself. ``preamble`` goes out first.
+    `KEEP_ALIVE_S` of silence the stream opens by itself. ``preamble`` goes out first. A client that is gone
+    ends the block, and nothing else.
 
     A stream whose source can wait (``patient``) waits for a slow client. Another one never does: what the
     client has not read yet waits in the socket's buffer, and `TooSlow` ends the stream when that grows
@@ -55,19 +56,22 @@ class EventStream:
         self._opening = asyncio.Lock()
         self._opened = False
         self._refused = False
-        self._quiet = True
+        self._loop = asyncio.get_running_loop()
+        self._last = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._tick_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> EventStream:
+        self._spoke()
         self._wind()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
         if self._ticker is not None:
             self._ticker.cancel()
         if self._tick_task is not None:
             self._tick_task.cancel()
+        return isinstance(error, ConnectionError)
 
     @property
     def response(self) -> web.StreamResponse:
@@ -83,7 +87,7 @@ class EventStream:
             raise TooSlow
         if not self._opened:
             data = await self._open() + data
-        self._quiet = False
+        self._spoke()
         await self._response.write(data)
 
     async def refuse(self) -> bool:
@@ -103,13 +107,17 @@ class EventStream:
             self._opened = True
             return self._preamble
 
+    def _spoke(self) -> None:
+        self._last = self._loop.time()
+
     def _wind(self) -> None:
-        self._ticker = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)
+        """Look again when the silence would be long enough: one timer, however much is sent."""
+        self._ticker = self._loop.call_at(self._last + KEEP_ALIVE_S, self._tick)
 
     def _tick(self) -> None:
-        if self._quiet:
+        if self._loop.time() >= self._last + KEEP_ALIVE_S:
             self._tick_task = asyncio.ensure_future(self._keep_alive())
-        self._quiet = True
+            self._spoke()
         self._wind()
 
     async def _keep_alive(self) -> None:

@@ -113,7 +113,7 @@ async def answer_stream(
                 _abort(request)
             except Exception as error:
                 return await _fail(stream, from_exception(error))
-            return stream.response
+        return stream.response
     finally:
         generation.close(reason)
 
