@@ -43,7 +43,7 @@ SECRET = "the secret of the benchmark"
 def row(name: str, values: Sequence[float], unit: str) -> None:
     """The distribution of one measure."""
     found = sorted(values)
-    tenths = statistics.quantiles(found, n=10, method="inclusive")
+    tenths = statistics.quantiles(found, n=10, method="inclusive") if len(found) > 1 else found
     cells = [("min", found[0]), ("median", statistics.median(found)), ("p90", tenths[-1]), ("max", found[-1])]
     shown = "  ".join(f"{label} {value:10,.2f}" for label, value in cells)
     print(f"  {name:<46} {shown} {unit}  (n = {len(found)})", flush=True)

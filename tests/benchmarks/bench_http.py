@@ -43,7 +43,7 @@ from support.mlx_server import MlxServer
 from support.served import ServedNode
 from support.tiny import tiny_model_dir
 
-from actors.worker import CPU_PREFILL_CHUNK
+from actors.orders import CPU_PREFILL_CHUNK
 from engines.registry import engine
 from events.values import PlacementSettings
 

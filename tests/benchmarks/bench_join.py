@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from support.histories import History
 
 from events.drivers import STDLIB
