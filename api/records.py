@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated
 
@@ -194,16 +195,17 @@ def _page(log: LogReader, wanted: Filter, after: int, limit: int) -> EventPage:
 
 async def _follow(call: Call[None, EventQuery], wanted: Filter) -> web.StreamResponse:
     log = call.request.app[LOG]
-    after = _start(call)
+    after, rewinds = _start(call)
     async with call.gateway.tail() as more:
-        rewinds, fork, page = await log.read(partial(next_page, wanted=wanted, after=after))
+        rewinds, fork, page = await log.read(partial(next_page, wanted=wanted, after=after, rewinds=rewinds))
         async with EventStream(call.request, patient=True) as stream:
             await stream.send(b": " + str(after).encode() + b"\n\n")
             while True:
                 if fork is not None:
-                    await stream.send(event(encode(Rewound(after=fork)), name="rewound", event_id=fork))
+                    told = encode(Rewound(after=fork))
+                    await stream.send(event(told, name="rewound", event_id=_id(fork, rewinds)))
                 if page.events:
-                    await stream.send(b"".join(_event(view) for view in page.events))
+                    await stream.send(b"".join(_event(view, rewinds) for view in page.events))
                 after = page.after
                 if after >= page.head:
                     try:
@@ -232,14 +234,21 @@ def next_page(
     return now, fork, _page(log, wanted, fork, _TAIL_BATCH)
 
 
-def _start(call: Call[None, EventQuery]) -> int:
+def _start(call: Call[None, EventQuery]) -> tuple[int, int | None]:
+    """The seq after which to begin, and how often the log had been rewound when the client read it."""
     given = call.request.headers.get("Last-Event-ID", "").strip()
     if not given:
-        return call.query.after or 0
-    if not (given.isascii() and given.isdigit() and len(given) <= 18):
-        raise invalid("Last-Event-ID must be the seq of an event.", param="Last-Event-ID")
-    return int(given)
+        return call.query.after or 0, None
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", given):
+        raise invalid("Last-Event-ID must be the id of an event of a stream.", param="Last-Event-ID")
+    seq, _, rewinds = given.partition(".")
+    return int(seq), int(rewinds or 0)
 
 
-def _event(view: EventView) -> bytes:
-    return event(encode(view), name=type(view.event).__name__, event_id=view.seq)
+def _id(seq: int, rewinds: int) -> str:
+    """A seq; and how often the log had been rewound, where it had, so that it can't be taken for another."""
+    return f"{seq}.{rewinds}" if rewinds else str(seq)
+
+
+def _event(view: EventView, rewinds: int) -> bytes:
+    return event(encode(view), name=type(view.event).__name__, event_id=_id(view.seq, rewinds))

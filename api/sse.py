@@ -129,8 +129,8 @@ class EventStream:
             pass  # the handler learns of it when it next sends, or is cancelled
 
 
-def event(data: bytes, *, name: str = "", event_id: int | None = None) -> bytes:
+def event(data: bytes, *, name: str = "", event_id: str = "") -> bytes:
     """One event; ``data`` is JSON, so it has no line breaks."""
-    head = f"id: {event_id}\n" if event_id is not None else ""
+    head = f"id: {event_id}\n" if event_id else ""
     head += f"event: {name}\n" if name else ""
     return head.encode() + b"data: " + data + b"\n\n"
