@@ -121,6 +121,9 @@ class Downloader(Actor):
                 return self._in_thread(lambda: self._describe(message.model_id))
             case Import():
                 return self._in_thread(lambda: self._import(message))
+            case Remove() if message.model_id in self._fetching:
+                text = f"{message.model_id} is being fetched: delete it when that has ended."
+                raise Rejected(Cause(code="model_not_removable", message=text))
             case Remove():
                 return self._in_thread(lambda: self._remove(message.model_id))
             case SayAgain():

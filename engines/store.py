@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from engines import manifest, model_ids
@@ -110,14 +111,20 @@ class ModelStore:
         return self._import(model_id, size, lambda partial: import_gguf(path, partial), source)
 
     def remove(self, model_id: str) -> None:
-        """Delete a model's files. Raises `StoreError` where there are none, or only read-only ones."""
+        """Delete a model's files, also those of a download that was given up.
+
+        Raises `StoreError` where there are none, or only read-only ones.
+        """
         name = model_ids.canonical(model_id)
-        path = next(_present((*self.writable, self.default), name), None)
-        if path is None:
+        roots = (*self.writable, self.default)
+        partials = (_partial(_final(root, name)) for root in dict.fromkeys(roots))
+        found = [*filter(Path.is_dir, partials), *islice(_present(roots, name), 1)]
+        if not found:
             kept = next(_present(self.read_only, name), None)
             where = f"{kept} is in a read-only directory" if kept else "it is not in the store"
             raise StoreError(refusal("model_not_removable", f"{name} can't be deleted: {where}."))
-        shutil.rmtree(path)
+        for path in found:
+            shutil.rmtree(path)
 
     def _import(
         self, model_id: str, size: int, fill: Callable[[Path], None], source: ModelSource

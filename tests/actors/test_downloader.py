@@ -10,15 +10,19 @@ import pytest
 from support.tiny import tiny_model_dir
 
 from actors.actor import Actor, spawn
-from actors.downloader import Downloader, Import, Remove, Rescan
+from actors.downloader import Downloader, Fetch, Import, Remove, Rescan
+from actors.refusal import Rejected
 from actors.replica import Paths
 from actors.reporter import Reporter
 from actors.settings import Settings
 from actors.system import ActorSystem
+from engines.cards import card_from_directory
 from engines.store import ModelStore, StoredModel
 from events.commands import ReportModel, ReportModelGone
 from events.drivers import STDLIB
 from events.log import EventLog
+from events.values import ModelSource
+from projections.state import Model
 
 
 class Master(Actor):
@@ -73,6 +77,28 @@ def test_a_model_that_comes_meanwhile_is_not_gone(
     looking.address.ask(Import(tiny_model_dir(tmp_path / "elsewhere"), "some/model"), 20)
     looking.end()
     assert set(looking.master.said) == {("stored", "some/model")}
+
+
+def test_what_is_being_fetched_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: ActorSystem
+) -> None:
+    fetching, go = threading.Event(), threading.Event()
+
+    def fetch(*_: object, **__: object) -> Path:
+        fetching.set()
+        assert go.wait(20)
+        return tiny_model_dir(tmp_path / "models" / "some" / "model")
+
+    monkeypatch.setattr("actors.downloader.fetch", fetch)
+    looking = Looking(tmp_path, monkeypatch, system)
+    card = card_from_directory(tiny_model_dir(tmp_path / "elsewhere"), "some/model")
+    model = Model(model_id="some/model", card=card, source=ModelSource(kind="hub", location="some/model"))
+    looking.address.tell(Fetch(model))
+    assert fetching.wait(20)
+    with pytest.raises(Rejected, match="some/model is being fetched"):
+        looking.address.ask(Remove("some/model"), 20)
+    go.set()
+    looking.end()
 
 
 def test_a_model_that_goes_meanwhile_is_not_there_again(

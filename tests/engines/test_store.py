@@ -195,6 +195,17 @@ def test_remove_never_touches_read_only_directories(
     assert (roots[0] / "kept" / "config.json").is_file()
 
 
+def test_remove_takes_what_an_abandoned_download_has_left(
+    models: ModelStore, roots: tuple[Path, Path, Path]
+) -> None:
+    for root in roots:
+        (store.begin(root, "acme/half", resume=True) / "model.safetensors.part").write_bytes(b"begun")
+    models.remove("acme/half")
+    assert [(root / "acme" / "half.partial").exists() for root in roots] == [True, False, False]
+    with pytest.raises(StoreError, match="not in the store"):
+        models.remove("acme/half")
+
+
 def test_an_index_that_points_outside_is_refused(
     models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path
 ) -> None:
