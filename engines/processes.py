@@ -22,6 +22,8 @@ from events.values import Cause, Diagnostics
 
 STDERR_LINES = 50
 """Lines of a runner's stderr that are kept for its diagnosis."""
+STDERR_LINE = 1000
+"""Bytes that are kept of each: a bar of progress is one line of any length."""
 
 
 def spawn_runner(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Channel]:
@@ -72,9 +74,12 @@ class StderrTail:
         return list(self._lines)
 
     def _read(self) -> None:
+        whole = True
         with self._stream:
-            for line in self._stream:
-                self._lines.append(line.decode(errors="replace").rstrip())
+            while piece := self._stream.readline(STDERR_LINE):
+                if whole:
+                    self._lines.append(piece.decode(errors="replace").rstrip())
+                whole = piece.endswith(b"\n")
 
 
 def diagnose(exit_code: int | None, stderr_tail: Sequence[str]) -> tuple[Cause, Diagnostics]:

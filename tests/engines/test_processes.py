@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from engines.processes import STDERR_LINES, StderrTail, diagnose
+from engines.processes import STDERR_LINE, STDERR_LINES, StderrTail, diagnose
 
 TRACEBACK = [
     "Traceback (most recent call last):",
@@ -46,3 +46,19 @@ def test_the_tail_is_bounded_and_never_blocks_the_runner() -> None:
         lines = tail.lines()
     assert len(lines) == STDERR_LINES
     assert lines[-1].startswith("line 19999 ")
+
+
+def test_a_line_that_does_not_end_is_cut() -> None:
+    code = """
+import sys
+print("before", file=sys.stderr)
+for n in range(1000): print("x" * 999, end="\\r", file=sys.stderr)
+print("its end\\nafter", end="", file=sys.stderr)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        tail = StderrTail(process.stderr, "endless")
+        assert process.wait(20) == 0
+        lines = tail.lines()
+    assert lines == ["before", "x" * 999, "after"]
+    assert len(lines[1]) <= STDERR_LINE
