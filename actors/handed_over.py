@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,11 @@ from actors.refusal import Rejected, Stopped
 from actors.remote import Answer, Unchanged
 from events.base import Command
 from events.record import Committed
+
+MAX_WAITING = 10_000
+"""Commands kept, as many as a mailbox holds."""
+MAX_UNDER_WAY = 1_000
+"""Commands at the leader at a time: a link breaks where more messages than twice that wait for it."""
 
 
 @dataclass(slots=True)
@@ -30,9 +36,15 @@ class HandedOver:
     def __init__(self, head: Callable[[], int]) -> None:
         self._head = head
         self._waiting: dict[str, Waiting] = {}
+        self._queue: deque[Waiting] = deque()
+        self._under_way: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def refuses(self, command: Command) -> bool:
+        """Whether one more is too many, and whoever asks for it is to try again later."""
+        return len(self._waiting) >= MAX_WAITING and self.find(command) is None
 
     def find(self, command: Command) -> Waiting | None:
         """The command, if it waits already. Raises `Rejected` where its id is another command's."""
@@ -45,24 +57,45 @@ class HandedOver:
         """Keep a command until it is answered, or until ``until``, monotonic seconds."""
         waiting = Waiting(command, Deferred(), until)
         self._waiting[command.command_id] = waiting
+        self._queue.append(waiting)
         return waiting
+
+    def pass_on(self, take: Callable[[Waiting], bool]) -> None:
+        """Have ``take`` send what is due, until enough is under way or it returns False: there is no room."""
+        while self._queue and len(self._under_way) < MAX_UNDER_WAY:
+            waiting = self._queue.popleft()
+            if self._waiting.get(waiting.command.command_id) is waiting and not take(waiting):
+                return
+
+    def sent(self, waiting: Waiting) -> None:
+        """It is under way until `returned`, also where the log answers it earlier."""
+        self._under_way.add(waiting.command.command_id)
+
+    def returned(self, command_id: str) -> None:
+        """The leader has spoken, or can't be heard: what it has not answered goes again with `expire`."""
+        self._under_way.discard(command_id)
 
     def remove(self, waiting: Waiting) -> None:
         """It is decided here after all."""
         self._waiting.pop(waiting.command.command_id, None)
 
-    def begin_anew(self) -> list[Waiting]:
-        """All that wait, for another leader: what the last one said of them is void."""
+    def begin_anew(self) -> None:
+        """All go to another leader: what the last one said of them is void."""
         for waiting in self._waiting.values():
             waiting.unchanged = None
-        return list(self._waiting.values())
+        self._under_way.clear()
+        self._queue = deque(self._waiting.values())
 
-    def unanswered(self, now: float) -> list[Waiting]:
-        """Those to pass on again; those that have waited long enough fail with `Stopped`."""
+    def expire(self, now: float) -> None:
+        """Those that have waited long enough fail with `Stopped`; those that came back go again."""
         for waiting in [each for each in self._waiting.values() if each.until <= now]:
             self.remove(waiting)
             waiting.reply.fail(Stopped("the cluster", "has no master that answers"))
-        return [waiting for waiting in self._waiting.values() if waiting.unchanged is None]
+        self._queue = deque(
+            waiting
+            for command_id, waiting in self._waiting.items()
+            if waiting.unchanged is None and command_id not in self._under_way
+        )
 
     def answered(self, command_id: str, answer: Answer) -> None:
         """The leader's word. What it has committed is answered when the log here has it."""

@@ -34,6 +34,7 @@ from actors.journal import (
     Role,
     Standing,
 )
+from actors.mailbox import RETRY_AFTER_S
 from actors.recordable import encoded_draft, not_recordable
 from actors.refusal import MailboxFull, Rejected
 from actors.remote import Unchanged, decode_answer, encode_command
@@ -182,8 +183,8 @@ class Master(Actor):
         else:
             self._state = None
             self._leader = role.leader if isinstance(role, Follow) else ""
-        for waiting in self._waiting.begin_anew():
-            self._pass_on(waiting)
+        self._waiting.begin_anew()
+        self._pass_on()
         self._report_branches()
 
     def _lead(self, epoch: int) -> None:
@@ -215,6 +216,10 @@ class Master(Actor):
         if first is not None:
             return first_answer(first, command)
         if self._state is None:
+            if self._waiting.refuses(command):
+                full = Deferred[Committed]()
+                full.fail(MailboxFull(self.name, RETRY_AFTER_S))
+                return full
             return self._hand_over(command)
         state = self._state
         reply = self._decide(state, command, epoch=state.epoch) or self._unchanged(state)
@@ -288,50 +293,61 @@ class Master(Actor):
             if not self._waiting:
                 self.after(RESEND_S, _Resend())
             waiting = self._waiting.add(command, self.clock.monotonic() + PATIENCE_S)
-            self._pass_on(waiting)
+            self._pass_on()
         return waiting.reply
 
-    def _pass_on(self, waiting: Waiting) -> None:
-        """To the leader, or to our own decider where that is us by now; else it waits for a leader."""
-        command = waiting.command
+    def _pass_on(self) -> None:
+        """To the leader, or to our own decider where that is us by now; else they wait for a leader."""
         if self._state is not None:
-            self._waiting.remove(waiting)
-            self._settle_here(waiting)
+            self._waiting.pass_on(self._settle_here)
         elif self._leader:
-            try:
-                reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
-            except MailboxFull:
-                return  # it goes with the next `_Resend`
-            except UnicodeError as error:
-                self._waiting.remove(waiting)
-                waiting.reply.fail(not_recordable(error))
-                return
-            answered = partial(_Answered, command.command_id, self._term)
-            reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
+            self._waiting.pass_on(self._forward)
 
-    def _settle_here(self, waiting: Waiting) -> None:
+    def _forward(self, waiting: Waiting) -> bool:
+        """Send to the leader. False where the router has no room: then it goes with the next `_Resend`."""
+        command = waiting.command
+        try:
+            reply = self._router.ask_future(Forward(self._leader, encode_command(command), PATIENCE_S))
+        except MailboxFull:
+            return False
+        except UnicodeError as error:
+            self._waiting.remove(waiting)
+            waiting.reply.fail(not_recordable(error))
+            return True
+        self._waiting.sent(waiting)
+        answered = partial(_Answered, command.command_id, self._term)
+        reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
+        return True
+
+    def _settle_here(self, waiting: Waiting) -> bool:
+        self._waiting.remove(waiting)
         try:
             answer = self._answer(waiting.command)
         except Rejected as refusal:
             waiting.reply.fail(refusal)
-            return
+            return True
         if not isinstance(answer, Deferred):
             waiting.reply.resolve(answer)
-            return
+            return True
 
         def settle(done: Deferred[Any]) -> None:
             waiting.reply.resolve(done.get()) if done.error is None else waiting.reply.fail(done.error)
 
         answer.add_done_callback(settle)
+        return True
 
     def _answered(self, message: _Answered) -> None:
-        """What fails, or comes after a change of the leader, is passed on again."""
-        if message.term == self._term and message.reply.error is None:
+        """What fails is passed on again; what comes after a change of the leader, has been already."""
+        if message.term != self._term:
+            return
+        self._waiting.returned(message.command_id)
+        if message.reply.error is None:
             self._waiting.answered(message.command_id, decode_answer(message.reply.get()))
+        self._pass_on()
 
     def _resend(self) -> None:
-        for waiting in self._waiting.unanswered(self.clock.monotonic()):
-            self._pass_on(waiting)
+        self._waiting.expire(self.clock.monotonic())
+        self._pass_on()
         if self._waiting:
             self.after(RESEND_S, _Resend())
 

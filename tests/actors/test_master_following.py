@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from support.cluster import NODE, POLICY
 
+from actors import handed_over
 from actors.actor import Actor, spawn
 from actors.address import Address
 from actors.clock import ManualClock
 from actors.deferred import Deferred
 from actors.journal import Follow, Listen, Masterless, Rewound, Role, Standing
 from actors.master import PATIENCE_S, RESEND_S, Master
-from actors.refusal import Rejected, Stopped
+from actors.refusal import MailboxFull, Rejected, Stopped
 from actors.remote import Unchanged, decode_command, encode_answer
 from actors.replica import Paths
 from actors.router import Forward
@@ -242,6 +243,35 @@ def test_a_broken_link_is_no_answer(follower: Follower) -> None:
     follower.pass_time(RESEND_S)
     assert not answer.done
     assert follower.router.commands() == [retry(), retry()]
+
+
+def test_of_many_only_some_are_under_way_at_a_time(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More at once than a link takes would break it, and all of them would go again with the next one."""
+    monkeypatch.setattr(handed_over, "MAX_UNDER_WAY", 2)
+    answers = [follower.ask(retry(f"retry-{n}")) for n in range(4)]
+    follower.pass_time(2 * RESEND_S)
+    assert follower.router.commands() == [retry("retry-0"), retry("retry-1")]
+    follower.router.answer(object())  # the answer to retry-1
+    follower.settle()
+    assert follower.router.commands()[2:] == [retry("retry-2")]
+    follower.router.answer(error=Stopped("the master"))
+    follower.settle()
+    assert follower.router.commands()[3:] == [retry("retry-3")], "the one that failed goes after a while"
+    decisions = [follower.arrives(retry(f"retry-{n}")) for n in range(4)]
+    assert [answer.get(timeout=10) for answer in answers] == decisions
+
+
+def test_who_asks_while_too_many_wait_is_told(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed_over, "MAX_WAITING", 2)
+    follower.leads(Masterless())
+    answers = [follower.ask(retry(f"retry-{n}")) for n in range(3)]
+    assert [answer.done for answer in answers] == [False, False, True]
+    assert isinstance(answers[2].error, MailboxFull)
+    assert not follower.ask(retry("retry-0")).done, "it waits already"
+    follower.arrives(retry("retry-0"))
+    assert not follower.ask(retry("retry-2")).done
 
 
 def test_a_new_leader_gets_at_once_what_the_old_one_owes(follower: Follower) -> None:

@@ -16,6 +16,7 @@ from actors.deferred import Deferred
 from actors.journal import Journal
 from actors.master import Master
 from actors.net.memory import MemoryHub, MemoryTransport
+from actors.net.transport import Transport
 from actors.ordering.interface import Member, Timing
 from actors.replica import Paths
 from actors.reporter import Reporter
@@ -56,7 +57,7 @@ class Voice:
         )
         reporter = Reporter(master.address, SYSTEM_CLOCK)
         addresses = journal.address, master.address, archive.address
-        network = MemoryTransport(self._hub)
+        network = self.network()
         router = ChildSpec(
             "router",
             lambda: Router(peer(self.name), network, *addresses, TokenHub(self.name), reporter),
@@ -66,6 +67,10 @@ class Voice:
         self._reporter = reporter
         self.master: Address = master.address
         return self
+
+    def network(self) -> Transport:
+        """What carries its words, from now on."""
+        return MemoryTransport(self._hub)
 
     def stop(self) -> None:
         """End without a goodbye to the log."""
