@@ -156,15 +156,15 @@ def test_the_whole_stream_is_taken_where_nobody_has_a_base(
 def test_a_node_without_the_past_leads_only_where_no_other_does(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "HESITANT_S", 5.0)
     given(tmp_path / "a", DECISIONS)
     whole, lacking = leading(start("a"), "first"), start("b", fills=False)
     lacking.decide("second")
     whole.stop()
-    time.sleep(1.5)  # others would have taken the lease
+    time.sleep(1.5)  # others would have taken the lease, and it has a long time to go
     whole = start("a")
     lacking.decide("third")
     assert decided_by(lacking, "third") == "a"
+    monkeypatch.setattr(lease, "HESITANT_S", 1.0)
     whole.stop()
     lacking.decide("fourth")
     assert decided_by(lacking, "fourth") == "b"
