@@ -17,6 +17,7 @@ from typing import IO
 
 import psutil
 
+from engines.refusals import OUT_OF_MEMORY
 from engines.wire import Channel, FromRunner
 from events.values import Cause, Diagnostics
 
@@ -102,11 +103,7 @@ _KNOWN = (
         ),
     ),
     (
-        re.compile(
-            r"kIOGPUCommandBufferCallbackErrorOutOfMemory|std::bad_alloc|MemoryError|Unable to allocate"
-            r"|out of memory",
-            re.IGNORECASE,
-        ),
+        OUT_OF_MEMORY,
         Cause(
             code="out_of_memory",
             message="The runner ran out of memory: use a shorter context, a smaller batch or model.",

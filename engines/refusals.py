@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,12 @@ from events.values import Cause
 
 T = TypeVar("T")
 
+OUT_OF_MEMORY = re.compile(
+    r"kIOGPUCommandBufferCallbackErrorOutOfMemory|std::bad_alloc|MemoryError|Unable to allocate"
+    r"|DefaultCPUAllocator: can't allocate memory|out of memory",
+    re.IGNORECASE,
+)
+"""What the libraries say when memory has run out; few of them raise MemoryError."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """The names under which a config.json may say how many experts a layer has."""
 COMPARED = (
@@ -62,7 +69,7 @@ def naming(path: Path, load: Callable[[], T]) -> T:
         raise
     except StoreError as error:
         raise LoadError(error.cause) from error
-    except MemoryError as error:
-        raise refused("out_of_memory", f"The weights do not fit into memory: {error}.") from error
     except Exception as error:  # the libraries raise whatever a file makes them raise
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+            raise refused("out_of_memory", f"The weights do not fit into memory: {error}.") from error
         raise refused("load_error", f"{path} can't be loaded: {type(error).__name__}: {error}.") from error

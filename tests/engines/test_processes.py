@@ -22,6 +22,7 @@ TRACEBACK = [
         (-63, [], "runner_killed", "signal 63"),
         (-6, ["libc++abi: ... kIOGPUCommandBufferCallbackErrorTimeout"], "gpu_timeout", "prefill chunk"),
         (-6, ["terminate called after throwing an instance of 'std::bad_alloc'"], "out_of_memory", "memory"),
+        (1, ["RuntimeError: DefaultCPUAllocator: can't allocate memory: ..."], "out_of_memory", "memory"),
         (1, ["RuntimeError: [ring] Couldn't connect (error: 60)"], "ring_broken", "another rank"),
         (1, ["OSError: interrupted during a read of a socket"], "runner_crashed", "interrupted during"),
         (1, [*TRACEBACK, "a last word"], "runner_crashed", "ShapeError: (3, 4)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from engines.attention import attention_refusal  # noqa: E402
 from engines.cards import card_from_directory  # noqa: E402
 from engines.contract import LoadError, Prompt, Refused  # noqa: E402
 from engines.generator import BatchedGenerator  # noqa: E402
+from engines.refusals import naming  # noqa: E402
 from engines.torch.builder import TorchBuilder  # noqa: E402
 from engines.torch.engine import TorchEngine  # noqa: E402
 from engines.wire import TaskDone, TaskDropped  # noqa: E402
@@ -231,6 +233,17 @@ def test_two_rope_thetas_that_disagree_are_refused(model: Path) -> None:
 def _weights(path: Path, change: Any) -> None:
     file = path / "model.safetensors"
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def _gpu_is_full() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+@pytest.mark.parametrize("load", [lambda: torch.empty(10**15), _gpu_is_full])
+def test_memory_that_is_not_enough_is_named(tmp_path: Path, load: Callable[[], object]) -> None:
+    with pytest.raises(LoadError, match=r"do not fit into memory: .*allocate") as refused:
+        naming(tmp_path, load)
+    assert refused.value.cause.code == "out_of_memory"
 
 
 @pytest.mark.parametrize(
