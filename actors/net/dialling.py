@@ -19,6 +19,10 @@ OPEN_S = 5.0
 """Seconds until one that takes the connection, and then says nothing, is."""
 
 
+class HungUp(ConnectionError):
+    """TLS came about, and then nothing: asyncio hides the alert of one who minds the dialer's certificate."""
+
+
 def new_client() -> aiohttp.ClientSession:
     """What `open_channel` dials with; to be closed by whoever made it."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
@@ -41,6 +45,10 @@ async def open_channel(client: aiohttp.ClientSession, own: Security, host: str, 
         failure = _tls_failure(error)
         if failure is not None:
             raise Refused(tls_refusal(failure)) from error
+        if own.client and isinstance(error, aiohttp.ServerDisconnectedError):
+            raise HungUp(
+                f"{host} port {port} hung up: it doesn't accept this node's certificate or secret"
+            ) from error
         raise ConnectionError(f"can't reach {host} port {port}: {error}") from error
     return Channel(ws, host, port)
 

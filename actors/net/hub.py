@@ -17,7 +17,7 @@ from actors.net.addresses import AddressBook, sharable
 from actors.net.auth import Security
 from actors.net.beacon import Beacon, BeaconListener, BeaconSockets, encode_beacon
 from actors.net.channel import Channel
-from actors.net.dialling import new_client, open_channel
+from actors.net.dialling import HungUp, new_client, open_channel
 from actors.net.greeting import Address, Lane, Myself, Refused, Terms, tag_of
 from actors.net.handshake import Greeted, answer_greeting, greet
 from actors.net.interfaces import Interface, interfaces
@@ -208,7 +208,7 @@ class Hub(PairOwner):
 
     async def _dial(self, node_id: str) -> None:
         """Try each place where the node may be, until it is linked: a stranger may have got one of them."""
-        refused = False
+        refused, doubt = False, "is a firewall in between?"
         for host, port in self._book.places(node_id):
             try:
                 if await self._dial_at(node_id, host, port):
@@ -220,14 +220,14 @@ class Hub(PairOwner):
                 if refusal.node_id == node_id:
                     break
             except (OSError, TimeoutError) as error:
+                if isinstance(error, HungUp):
+                    doubt = "does it accept this node's certificate or secret?"
                 logger.debug("Dialling %s at %s port %d failed: %s", node_id, host, port, error)
         failures = self._book.failed(node_id, self._loop.time(), refused=refused)
         if failures == _UNREACHABLE_AFTER and not refused:
             places = ", ".join(f"{host} port {port}" for host, port in self._book.places(node_id))
             host = places.partition(" ")[0]
-            self._refusals.tell(
-                host, f"node {node_id} can't be reached at {places}: is a firewall in between?"
-            )
+            self._refusals.tell(host, f"node {node_id} can't be reached at {places}: {doubt}")
 
     async def _dial_at(self, node_id: str, host: str, port: int) -> bool:
         life = secrets.token_hex(8)

@@ -22,7 +22,7 @@ from support.transports import Recorder, eventually, peer
 from actors.net import dialling, listener
 from actors.net.auth import Mode, security
 from actors.net.channel import PATH, Channel
-from actors.net.dialling import new_client, open_channel
+from actors.net.dialling import HungUp, new_client, open_channel
 from actors.net.greeting import PROTOCOL, Challenge, Hello, Lane, Refused, Terms, Welcome, pack, tag_of
 from actors.net.handshake import greet
 from actors.net.mesh import Mesh
@@ -142,6 +142,19 @@ def test_a_certificate_of_another_node_is_refused(make: Make, tmp_path: Path, id
     _, one = make(ids[0], certificates=authority.sign(ids[0]))
     _, other = make(ids[1], certificates=authority.sign("z"))
     both_refuse(one, other, "showed a certificate for z: its node id must be a name in its certificate")
+
+
+def test_who_has_no_certificate_is_hung_up_on_and_told(make: Make, cluster: str, tmp_path: Path) -> None:
+    a, seen = make("a", certificates=Authority(tmp_path, "ours").sign("a"))
+
+    async def dial() -> None:
+        async with new_client() as client:
+            with pytest.raises(HungUp, match="doesn't accept this node's certificate or secret"):
+                await open_channel(client, security(cluster, SECRET), "127.0.0.1", a.port)
+
+    asyncio.run(dial())
+    eventually(lambda: seen.refusals)
+    assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in seen.refusals[0][1]
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.0.2.1"])
