@@ -1,3 +1,4 @@
+import errno
 import shutil
 from pathlib import Path
 
@@ -111,6 +112,19 @@ def test_a_failed_import_leaves_nothing(
     (broken / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(StoreError, match="not a whole GGUF file"):
         models.import_gguf(broken / "model.gguf", "broken")
+    assert list(roots[1].iterdir()) == []
+
+
+def test_an_import_that_fails_half_way_leaves_nothing(
+    models: ModelStore, roots: tuple[Path, Path, Path], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(partial: Path, *_: object) -> None:
+        assert (partial / "model.safetensors").exists()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(manifest, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        models.import_directory(tiny, "broken")
     assert list(roots[1].iterdir()) == []
 
 
