@@ -17,6 +17,8 @@ MAX_WAITING = 10_000
 """Commands kept, as many as a mailbox holds."""
 MAX_UNDER_WAY = 1_000
 """Commands at the leader at a time: a link breaks where more messages than twice that wait for it."""
+LOST_S = 3.0
+"""After so long without a word a command goes again: it was lost on the way, or the word was."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class HandedOver:
         self._head = head
         self._waiting: dict[str, Waiting] = {}
         self._queue: deque[Waiting] = deque()
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, float] = {}
+        """Since when, monotonic seconds."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -67,13 +70,13 @@ class HandedOver:
             if self._waiting.get(waiting.command.command_id) is waiting and not take(waiting):
                 return
 
-    def sent(self, waiting: Waiting) -> None:
+    def sent(self, waiting: Waiting, now: float) -> None:
         """It is under way until `returned`, also where the log answers it earlier."""
-        self._under_way.add(waiting.command.command_id)
+        self._under_way[waiting.command.command_id] = now
 
     def returned(self, command_id: str) -> None:
         """The leader has spoken, or can't be heard: what it has not answered goes again with `expire`."""
-        self._under_way.discard(command_id)
+        self._under_way.pop(command_id, None)
 
     def remove(self, waiting: Waiting) -> None:
         """It is decided here after all."""
@@ -87,10 +90,11 @@ class HandedOver:
         self._queue = deque(self._waiting.values())
 
     def expire(self, now: float) -> None:
-        """Those that have waited long enough fail with `Stopped`; those that came back go again."""
+        """Those that have waited long enough fail with `Stopped`; what came back, or is lost, goes again."""
         for waiting in [each for each in self._waiting.values() if each.until <= now]:
             self.remove(waiting)
             waiting.reply.fail(Stopped("the cluster", "has no master that answers"))
+        self._under_way = {each: since for each, since in self._under_way.items() if now - since < LOST_S}
         self._queue = deque(
             waiting
             for command_id, waiting in self._waiting.items()

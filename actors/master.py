@@ -314,7 +314,7 @@ class Master(Actor):
             self._waiting.remove(waiting)
             waiting.reply.fail(not_recordable(error))
             return True
-        self._waiting.sent(waiting)
+        self._waiting.sent(waiting, self.clock.monotonic())
         answered = partial(_Answered, command.command_id, self._term)
         reply.add_done_callback(lambda done: self.mailbox.put_system(answered(done)))
         return True

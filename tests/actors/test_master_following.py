@@ -245,6 +245,15 @@ def test_a_broken_link_is_no_answer(follower: Follower) -> None:
     assert follower.router.commands() == [retry(), retry()]
 
 
+def test_what_was_lost_on_the_way_is_sent_again(follower: Follower) -> None:
+    answer = follower.ask(retry())
+    for _ in range(5):
+        follower.pass_time(RESEND_S)
+    assert follower.router.commands() == [retry(), retry()]
+    follower.arrives(retry())
+    assert answer.get(timeout=10).command == retry()
+
+
 def test_of_many_only_some_are_under_way_at_a_time(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
