@@ -80,7 +80,7 @@ def kill_often(home: Path, kills: int) -> None:
         for branch in range(1, number + 1):
             assert held(path, f"branch = {branch}", "rejected_") == whole[(branch - 1) % 2]
         _still_append_only(path)
-    assert number > kills
+    assert number > kills // 3, "hardly anything was rewound"
 
 
 def _still_append_only(path: Path) -> None:

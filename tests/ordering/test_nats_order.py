@@ -49,7 +49,7 @@ def rows(node: StreamedNode) -> list[list[tuple[Any, ...]]]:
 
 def one_log(*nodes: StreamedNode) -> None:
     """Wait until all have the same rows, byte for byte, and check the chain."""
-    eventually(lambda: all(rows(node) == rows(nodes[0]) for node in nodes[1:]), 30)
+    eventually(lambda: all(rows(node) == rows(nodes[0]) for node in nodes[1:]), 60)
     assert all(check(node.log).ok for node in nodes)
 
 
@@ -59,7 +59,7 @@ def commands(node: StreamedNode) -> list[str]:
 
 
 def leader(nodes: list[StreamedNode]) -> StreamedNode:
-    eventually(lambda: sum(node.leads for node in nodes) == 1, 30)
+    eventually(lambda: sum(node.leads for node in nodes) == 1, 60)
     return next(node for node in nodes if node.leads)
 
 
@@ -137,7 +137,7 @@ def test_a_master_that_was_held_up_is_fenced(tmp_path: Path, servers: NatsServer
         second.decide(*names("meanwhile", 50))
         stale.signal(signal.SIGCONT)
 
-        eventually(lambda: all(stale.answer(each) for each in names("during", 2000)), 30)
+        eventually(lambda: all(stale.answer(each) for each in names("during", 2000)), 60)
         eventually(lambda: not stale.leads)
         one_log(*nodes)
         with LogReader.open(stale.log) as reader:

@@ -259,7 +259,7 @@ def test_a_stream_that_is_lost_is_made_anew_from_the_logs(tmp_path: Path, server
         before = commands(master)
         on(server, "wiped", lambda store: store.js.delete_stream(store.stream))
         eventually(lambda: any("after-1" in commands(node) for node in nodes) or _ask(nodes, "after-1"), 60)
-        eventually(lambda: commands(nodes[0]) == commands(nodes[1]), 30)
+        eventually(lambda: commands(nodes[0]) == commands(nodes[1]), 60)
         assert commands(nodes[0])[: len(before)] == before
 
 
@@ -290,7 +290,7 @@ def test_without_servers_nobody_leads_and_with_them_all_goes_on(tmp_path: Path) 
         eventually(lambda: master.answer("during-1"))
         assert master.answer("during-1")[0] == "failed"
         server.start()
-        eventually(lambda: any(node.leads for node in nodes), 30)
+        eventually(lambda: any(node.leads for node in nodes), 60)
         next(node for node in nodes if node.leads).decide("during-1", "after-1")
         eventually(lambda: commands(nodes[0]) == commands(nodes[1]))
         assert commands(master).count("during-1") == 1

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-READY_S = 60.0
+READY_S = 120.0
 
 
 _given: set[int] = set()

@@ -155,7 +155,7 @@ class StreamedNode:
         assert len(answers) <= 1, answers
         return answers[0] if answers else []
 
-    def decide(self, *command_ids: str, timeout: float = 30) -> None:
+    def decide(self, *command_ids: str, timeout: float = 60) -> None:
         """Have commands decided, asking again where that failed."""
         deadline = time.monotonic() + timeout
         open_ids = list(command_ids)
@@ -233,7 +233,7 @@ def streamed_nodes(
             node.start()
         for node in nodes:
             node.wait_up()
-        eventually(lambda: not lead or any(node.leads for node in nodes), 30)
+        eventually(lambda: not lead or any(node.leads for node in nodes), 60)
         yield nodes
     finally:
         for node in nodes:

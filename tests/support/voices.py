@@ -33,7 +33,7 @@ from events.reader import LogReader
 from events.record import Committed
 
 QUICK = Timing(settle=0.3, lone=0.3, patience=3.0, beat=0.3, retry=0.3)
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 
 class Voice:
