@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.cards import QUANTIZED, SMALL
 from support.cluster import GIB, Cluster, engine
@@ -79,7 +79,7 @@ def nodes_of(choice: Choice) -> list[str]:
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Node], dict[tuple[str, str], float]]:
     """Up to six nodes of some devices, two dtypes, several speeds, and some of the ways between them."""
-    memory = st.integers(0, 3 * GIB)
+    memory = st.integers(0, 32).map(lambda quarters: quarters * GIB // 4)
     nodes = [
         node(
             f"node-{n}",
@@ -120,8 +120,8 @@ def test_a_group_holds_the_model_within_what_is_free(
     found: tuple[list[Node], dict[tuple[str, str], float]], card: ModelCard, wish: dict[str, object]
 ) -> None:
     choice = outcome(found, card, wish)
-    if isinstance(choice, str):
-        return
+    assume(isinstance(choice, Choice))  # where nearly all are refused, this fails
+    assert isinstance(choice, Choice)
     placement, nodes = choice.placement, {each.node_id: each for each in found[0]}
     chosen = {(c.node_id, c.device_id): c for c in choice.candidates if c.verdict == "chosen"}
     assert [rank.rank for rank in placement.ranks] == [*range(len(placement.ranks))]
