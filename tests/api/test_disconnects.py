@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -82,8 +83,33 @@ def test_a_client_that_reads_slowly_gets_it_all(node: LocalNode) -> None:
     sock.close()
 
 
-def test_a_client_that_never_reads_is_cut_off(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_send_buffers(node: LocalNode) -> Callable[[], None]:
+    """Let new connections of the node take little: else it has to say megabytes. Returns the way back."""
+    (listening,) = (
+        each
+        for each in psutil.Process().net_connections("tcp4")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == node.port
+    )
+
+    def put(size: int) -> int:
+        with socket.socket(fileno=os.dup(listening.fd)) as listener:
+            before = listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        return before
+
+    before = put(4096)
+
+    def put_back() -> None:
+        put(before // 2)  # the system doubles what it is told
+
+    return put_back
+
+
+def test_a_client_that_never_reads_is_cut_off(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setattr("api.sse.MAX_BEHIND", 16 * 1024)
+    request.addfinalizer(small_send_buffers(node))
     after = head(node)
     sock = start(node, {**BODY, "n": 64, "max_tokens": 3900, "logprobs": 5}, receive_buffer=4096)
     eventually(lambda: no_tasks(node))
