@@ -113,7 +113,6 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
     log.handlers[:] = [checks]
     log.setLevel(logging.ERROR)
     gc.collect()
-    gc.freeze()
     gc.disable()  # coroutines of ended processes draw from chance when they are swept up
     try:
         with (
@@ -131,7 +130,6 @@ def _substituted(world: World, groups: Groups, checks: Checks) -> Iterator[None]
         ):
             yield
     finally:
-        gc.unfreeze()
         gc.enable()
         log.handlers[:] = before[0]
         log.setLevel(before[1])
