@@ -49,9 +49,8 @@ def id_of(settings: Settings) -> str:
     """
     found = _certificates(settings) if settings.cluster and not settings.cluster_nats else None
     names = load(found).names if found else ()
-    path = settings.home_path / "node_id"
-    if path.exists():
-        node_id = path.read_text().strip()
+    if settings.node_id_path.exists():
+        node_id = settings.node_id_path.read_text().strip()
     else:
         node_id = next(filter(_AN_ID.fullmatch, names), "") if found else fresh("node")
     if found and node_id not in names:

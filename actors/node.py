@@ -304,9 +304,8 @@ def node_id(settings: Settings) -> str:
         found = id_of(settings)
     except TransportError as error:
         raise StartFailed(Cause(code="start_failed", message=str(error))) from error
-    path = settings.home_path / "node_id"
-    if not path.exists():
-        write_durably(path, f"{found}\n".encode())
+    if not settings.node_id_path.exists():
+        write_durably(settings.node_id_path, f"{found}\n".encode())
     return found
 
 

@@ -111,6 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.home).expanduser()
 
     @property
+    def node_id_path(self) -> Path:
+        """Where the id of this node is kept."""
+        return self.home_path / "node_id"
+
+    @property
     def log_path(self) -> Path:
         """The log, ``log.db``."""
         return self.home_path / "log.db"
